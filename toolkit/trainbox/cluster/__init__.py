@@ -1,0 +1,1 @@
+"""How the hosts of a job come together."""
