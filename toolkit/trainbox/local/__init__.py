@@ -1,0 +1,1 @@
+"""The local cluster: hosts of a job as processes or as containers of this machine."""
