@@ -69,7 +69,9 @@ def of_signal(number: int, *, out_of_memory: bool, memory: int, shm: int) -> str
     name = signal_name(number)
     if number == signal.SIGKILL and out_of_memory:
         limit = f" (limit {memory >> 20} MiB)" if memory else ""
-        return f"killed by {name}: the container ran out of memory{limit}, so the kernel's OOM killer ended it"
+        return (
+            f"killed by {name}: the container ran out of memory{limit}, so the kernel's OOM killer ended it"
+        )
     if number == signal.SIGKILL:
         return f"killed by {name}: from outside, or by the machine's OOM killer for want of memory"
     if number == signal.SIGBUS:

@@ -117,7 +117,9 @@ def _described(job: Job, machine: Machine, environ: Mapping[str, str]) -> dict[s
 
 def _on_path(program: str, environ: Mapping[str, str]) -> bool:
     return any(
-        os.access(os.path.join(folder, program), os.X_OK) for folder in environ.get("PATH", "").split(":") if folder
+        os.access(os.path.join(folder, program), os.X_OK)
+        for folder in environ.get("PATH", "").split(":")
+        if folder
     )
 
 

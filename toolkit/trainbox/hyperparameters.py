@@ -34,7 +34,10 @@ def _decode_once(value: Any) -> Any:
 
 def _still_encoded(value: Any) -> bool:
     return (
-        isinstance(value, str) and len(value) > 1 and value[0] == '"' == value[-1] and _decode_once(value) != value
+        isinstance(value, str)
+        and len(value) > 1
+        and value[0] == '"' == value[-1]
+        and _decode_once(value) != value
     )
 
 

@@ -144,7 +144,9 @@ DISTRIBUTION_FLAGS = (
 
 def natural(name: str) -> tuple[Any, ...]:
     """Sort key by which algo-2 comes before algo-10."""
-    return tuple((0, int(part), part) if part.isdigit() else (1, 0, part) for part in re.split(r"(\d+)", name))
+    return tuple(
+        (0, int(part), part) if part.isdigit() else (1, 0, part) for part in re.split(r"(\d+)", name)
+    )
 
 
 def is_on(value: Any) -> bool:
@@ -179,7 +181,9 @@ def _read_object(path: str, notes: list[str]) -> dict[str, Any]:
     except json.JSONDecodeError as error:
         offset = len(text[: error.pos].encode())
         size = len(data)
-        ends = " (the file ends there: is it cut off?)" if offset >= size - 1 or error.pos == len(text) else ""
+        ends = (
+            " (the file ends there: is it cut off?)" if offset >= size - 1 or error.pos == len(text) else ""
+        )
         raise UserError(f"{path} is not JSON at byte {offset} of {size}: {error.msg}{ends}") from None
     except RecursionError:
         raise UserError(f"{path} is nested too deeply to be read") from None

@@ -106,7 +106,9 @@ def _listed(value: str, present: int) -> int:
 
 
 def _gpus(root: str, environ: Mapping[str, str]) -> int:
-    devices = [name for name in _names(os.path.join(root, "dev")) if name[:6] == "nvidia" and name[6:].isdigit()]
+    devices = [
+        name for name in _names(os.path.join(root, "dev")) if name[:6] == "nvidia" and name[6:].isdigit()
+    ]
     present = len(devices) or len(_names(os.path.join(root, "proc/driver/nvidia/gpus")))
     if environ.get("NVIDIA_VISIBLE_DEVICES") in ("void", "none"):
         present = 0

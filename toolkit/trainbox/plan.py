@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from binascii import crc32
 from typing import Any, NamedTuple
 
 
@@ -74,11 +75,9 @@ class LaunchPlan(NamedTuple):
 
     @property
     def digest(self) -> str:
-        """Sixteen hex digits, the same on all hosts of a job: a host with another one plans another job."""
-        from hashlib import sha256
-
-        common = [self.launcher, self.hosts, self.leader, self.world, self.per_host]
-        return sha256(json.dumps(common).encode()).hexdigest()[:16]
+        """Eight hex digits, the same on all hosts of a job: a host with others plans another job."""
+        common = [self.launcher, self.hosts, self.leader, self.world]
+        return f"{crc32(json.dumps(common).encode()):08x}"
 
 
 class Failure(NamedTuple):

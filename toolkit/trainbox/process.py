@@ -69,9 +69,7 @@ def adopt_orphans() -> None:
     ctypes.CDLL(None, use_errno=True).prctl(36, 1, 0, 0, 0)  # PR_SET_CHILD_SUBREAPER
 
 
-def spawn(
-    argv: tuple[str, ...], environ: Mapping[str, str], cwd: str, stdout: int, stderr: int
-) -> int:
+def spawn(argv: tuple[str, ...], environ: Mapping[str, str], cwd: str, stdout: int, stderr: int) -> int:
     """Starts a program in a session of its own and returns its process id.
 
     Raises UserError when it cannot be started.

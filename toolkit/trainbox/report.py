@@ -6,7 +6,7 @@ import os
 from collections.abc import Callable
 
 from trainbox import causes
-from trainbox.errors import TrainboxError, UserError
+from trainbox.errors import TrainboxError
 from trainbox.job import Paths
 from trainbox.machine import Machine
 from trainbox.masking import Mask
@@ -29,7 +29,9 @@ def sentence(failure: Failure, machine: Machine, *, out_of_memory: bool = False,
     hint = causes.hint(failure.message, machine.shm)
     end = f"exit code {failure.exit_code}" + (f"; {hint}" if hint else "")
     if failure.signal:
-        cause = causes.of_signal(failure.signal, out_of_memory=out_of_memory, memory=machine.memory, shm=machine.shm)
+        cause = causes.of_signal(
+            failure.signal, out_of_memory=out_of_memory, memory=machine.memory, shm=machine.shm
+        )
         if failure.raised:
             return f"{who}: {stop}{failure.message}\nthen {cause}, {end}"
         return f"{who}: {stop}{cause}{words}\n{end}"
@@ -42,9 +44,7 @@ def of_outcome(outcome: Outcome, machine: Machine, mask: Mask, *, out_of_memory:
     """The text of the failure file for a failed job; its first 1024 characters hold the first cause."""
     if outcome.first is None:
         return ""
-    first = sentence(
-        outcome.first, machine, out_of_memory=out_of_memory, stopped_by=outcome.stopped_by
-    )
+    first = sentence(outcome.first, machine, out_of_memory=out_of_memory, stopped_by=outcome.stopped_by)
     text = mask.text(first)
     if len(text) > REASON_CHARACTERS:
         head, _, tail = text.rpartition("\n")
@@ -112,17 +112,17 @@ def artifacts(paths: Paths, log: Callable[[str], None]) -> bool:
         if files:
             listed = ", ".join(f"{path} ({size(count)})" for path, count in files[:_LISTED])
             more = f" and {len(files) - _LISTED} more" if len(files) > _LISTED else ""
-            log(f"{name}: {len(files)} files, {size(sum(count for _, count in files))} in {folder}: {listed}{more}")
+            log(
+                f"{name}: {len(files)} files, {size(sum(count for _, count in files))} in {folder}: {listed}{more}"
+            )
     return bool(_files(paths.model))
 
 
 def hand_over(paths: Paths, owner: str, log: Callable[[str], None]) -> None:
-    """Gives model and output to a user and group, as `UID` or `UID:GID`. Raises UserError for anything else."""
+    """Gives model and output to a user and group, as `UID` or `UID:GID`; nothing happens when it is empty."""
     if not owner:
         return
     user, _, group = owner.partition(":")
-    if not user.isdigit() or (group and not group.isdigit()):
-        raise UserError(f"TRAINBOX_OWNER is {owner!r}, expected UID or UID:GID")
     for folder in (paths.model, paths.output):
         for parent, folders, names in os.walk(folder):
             for path in (parent, *(os.path.join(parent, name) for name in (*folders, *names))):

@@ -42,6 +42,13 @@ def _switch(value: str) -> bool:
             "off": False, "": False}[value.strip().lower()]  # fmt: skip
 
 
+def _owner(value: str) -> str:
+    user, colon, group = value.partition(":")
+    if value and not (user.isdecimal() and (group.isdecimal() or not colon)):
+        raise ValueError
+    return value
+
+
 def _style(value: str) -> str:
     if value not in ARGUMENT_STYLES:
         raise ValueError
@@ -147,7 +154,7 @@ TABLE: tuple[Setting, ...] = (
             "1 makes a job that leaves no model fail"),
     Setting("secrets", _words, "", "words, separated by commas",
             "Further words that mark a hyperparameter or variable as secret when its name holds one"),
-    Setting("owner", _text, "", "UID or UID:GID",
+    Setting("owner", _owner, "", "UID or UID:GID",
             "User and group that own model and output at the end"),
 )
 # fmt: on

@@ -55,7 +55,9 @@ class Worker:
         code = self.code or 0
         number = max(-code, 0)
         message, raised = causes.from_output(self.err.tail, self.out.tail, code, number)
-        return Failure(host, self.rank, 128 + number if number else code, number, message, self.ended_at, raised)
+        return Failure(
+            host, self.rank, 128 + number if number else code, number, message, self.ended_at, raised
+        )
 
 
 class Supervisor:
@@ -145,7 +147,8 @@ class Supervisor:
     def attach(self, role: str, rank: int | None, pid: int, out: int, err: int) -> Worker:
         """Begins to read the output of a process."""
         streams = [
-            self.display.stream(fd, sink, self.host, rank, role) for fd, sink in zip((out, err), self.sinks, strict=True)
+            self.display.stream(fd, sink, self.host, rank, role)
+            for fd, sink in zip((out, err), self.sinks, strict=True)
         ]
         for stream in streams:
             self.streams.add(stream)
@@ -272,7 +275,10 @@ class Supervisor:
             return
         names = ", ".join(f"{name} ({pid})" for pid, name in sorted(left.items())[:5])
         self.log(f"ending {len(left)} processes that were left behind: {names}")
-        for number, seconds in ((process.signal.SIGTERM, min(self.grace, LEFTOVER_SECONDS)), (process.signal.SIGKILL, 5.0)):
+        for number, seconds in (
+            (process.signal.SIGTERM, min(self.grace, LEFTOVER_SECONDS)),
+            (process.signal.SIGKILL, 5.0),
+        ):
             deadline = time.monotonic() + seconds
             for pid in process.descendants():
                 process.signal_one(pid, number)

@@ -67,11 +67,21 @@ def run(arguments: tuple[str, ...], environ: dict[str, str]) -> int:
             from traceback import format_exc
 
             log.error(format_exc())
-            error = ToolkitError(f"{type(bug).__name__}: {bug}", "this is a fault of trainbox: please report it")
+            error = ToolkitError(
+                f"{type(bug).__name__}: {bug}", "this is a fault of trainbox: please report it"
+            )
             code = error.exit_code
     log.error(str(error))
     report.write_failure(paths, report.of_error(error, log.host, log.mask), log)
+    report.hand_over(paths, _owner(environ), log)
     return code
+
+
+def _owner(environ: Mapping[str, str]) -> str:
+    try:
+        return all_settings.read(environ).owner
+    except UserError:
+        return ""  # a wrong setting was what stopped the job
 
 
 def _run(arguments: tuple[str, ...], environ: dict[str, str], signals: process.Signals, log: Log) -> int:
@@ -99,7 +109,13 @@ def _run(arguments: tuple[str, ...], environ: dict[str, str], signals: process.S
     signals.check()
     kills = machine.oom_kills()
     outcome = Supervisor(
-        job.me, plan.processes, environ, signals, _display(plan, settings), grace=settings.grace_seconds, log=log
+        job.me,
+        plan.processes,
+        environ,
+        signals,
+        _display(plan, settings),
+        grace=settings.grace_seconds,
+        log=log,
     ).run()
     return _settle(job, here, settings, outcome, machine.oom_kills() > kills, log)
 
@@ -128,7 +144,9 @@ def _announce(job: Job, settings: Settings, log: Log) -> None:
         if channel.mode == "Pipe":
             log(f"channel {channel.name}: {channel.path}_0 and following (Pipe)")
         elif os.path.isdir(channel.path):
-            log(f"channel {channel.name}: {channel.path} ({channel.mode}), {len(os.listdir(channel.path))} entries")
+            log(
+                f"channel {channel.name}: {channel.path} ({channel.mode}), {len(os.listdir(channel.path))} entries"
+            )
         else:
             log.warning(f"channel {channel.name}: {channel.path} does not exist on {job.me}")
 
@@ -200,7 +218,9 @@ def _display(plan: LaunchPlan, settings: Settings) -> Display:
     return Display(settings.prefix == "on" or (settings.prefix == "auto" and several), settings.ranks)
 
 
-def _settle(job: Job, here: Machine, settings: Settings, outcome: Outcome, out_of_memory: bool, log: Log) -> int:
+def _settle(
+    job: Job, here: Machine, settings: Settings, outcome: Outcome, out_of_memory: bool, log: Log
+) -> int:
     """Says how it ended, leaves the failure file, and returns the exit code."""
     has_model = report.artifacts(job.paths, log)
     code = outcome.exit_code

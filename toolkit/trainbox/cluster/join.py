@@ -33,7 +33,9 @@ CONNECT_SECONDS = 3.0
 class Gathering:
     """What leader and members share: one selector, one deadline, one line every few seconds."""
 
-    def __init__(self, job: Job, machine: Machine, settings: Settings, signals: Signals, log: Callable[[str], None]):
+    def __init__(
+        self, job: Job, machine: Machine, settings: Settings, signals: Signals, log: Callable[[str], None]
+    ):
         self.job = job
         self.machine = machine
         self.settings = settings
@@ -83,13 +85,19 @@ class Gathering:
             why = "TRAINBOX_INTERFACE"
         else:
             chosen = interface_of(local)
-            same = "as the platform says" if chosen == self.job.interface else f"the platform says {self.job.interface}"
+            same = (
+                "as the platform says"
+                if chosen == self.job.interface
+                else f"the platform says {self.job.interface}"
+            )
             why = f"the interface that leads to the peers; {same}"
         ordered = {host: machines[host] for host in self.job.ranked}
         return Network(ordered, chosen, why, leader_address)
 
 
-def join(job: Job, machine: Machine, settings: Settings, signals: Signals, log: Callable[[str], None]) -> Network:
+def join(
+    job: Job, machine: Machine, settings: Settings, signals: Signals, log: Callable[[str], None]
+) -> Network:
     """Gathers the ranked hosts; for a single host there is no network at all.
 
     Raises PlatformError when hosts are missing at the deadline, UserError when they do not fit together,

@@ -77,9 +77,7 @@ def select(job: Job, settings: Settings) -> str:
     asked = {name: flag for flag, name in REQUESTS.items() if is_on(job.reserved.get(flag))}
     if settings.launcher:
         if settings.launcher not in NAMES:
-            raise UserError(
-                f"TRAINBOX_LAUNCHER is {settings.launcher!r}, there are {', '.join(NAMES)}"
-            )
+            raise UserError(f"TRAINBOX_LAUNCHER is {settings.launcher!r}, there are {', '.join(NAMES)}")
         asked.setdefault(settings.launcher, "TRAINBOX_LAUNCHER")
     if len(asked) > 1:
         raise UserError(
