@@ -52,8 +52,8 @@ def last_words(text: str) -> str:
 def from_output(stderr: bytes, stdout: bytes, exit_code: int, signal_number: int) -> tuple[str, bool]:
     """The reason that a process gave itself, and whether it is an uncaught exception or just its last words.
 
-    A Python program ends with 1 after an uncaught exception, or by a signal when native threads do not survive
-    its end. After any other exit, a traceback in its output is one that it caught and printed.
+    A Python program ends with 1 after an uncaught exception, or by a signal when native threads do not
+    survive its end. After any other exit, a traceback in its output is one that it caught and printed.
     """
     texts = [stream.decode("utf-8", "replace") for stream in (stderr, stdout)]
     if signal_number in _AFTER_EXCEPTION or (signal_number == 0 and exit_code == 1):

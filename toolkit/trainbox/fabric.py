@@ -10,7 +10,7 @@ INTERFACE_VARIABLES = ("NCCL_SOCKET_IFNAME", "GLOO_SOCKET_IFNAME", "TP_SOCKET_IF
 
 
 def variables(interface: str, why: str, environ: Mapping[str, str]) -> tuple[EnvVar, ...]:
-    """The interface for NCCL, Gloo and TensorPipe; a variable that the user has set is left alone (contract 6.3).
+    """The interface for NCCL, Gloo and TensorPipe; what the user has set is left alone (contract 6.3).
 
     interface: name on this host; hosts may differ. why: where the name comes from.
     """

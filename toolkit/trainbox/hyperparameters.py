@@ -1,4 +1,4 @@
-"""Hyperparameters: from the three encodings that clients send, to Python values, to arguments of the script."""
+"""Hyperparameters: from the three encodings that clients send, to values, to arguments of the script."""
 
 from __future__ import annotations
 

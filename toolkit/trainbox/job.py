@@ -192,12 +192,12 @@ def _read_object(path: str, notes: list[str]) -> dict[str, Any]:
     return value
 
 
-def _get(config: Mapping[str, Any], key: str, kind: type, default: Any, path: str) -> Any:
+def _get(config: Mapping[str, Any], key: str, kind: type[Any], default: Any, path: str) -> Any:
     value = config.get(key)
     if value is None:
         return default
     if not isinstance(value, kind):
-        names = {str: "a string", list: "a list", dict: "an object"}
+        names: dict[type[Any], str] = {str: "a string", list: "a list", dict: "an object"}
         raise UserError(f"{path}: key {key} is {json.dumps(value)[:80]}, expected {names[kind]}")
     return value
 

@@ -1,4 +1,4 @@
-"""What this computer is, from files that every container can see. No process is started, nothing can fail a job."""
+"""What this computer is, from files that every container can see. Starts no process, fails no job."""
 
 from __future__ import annotations
 
@@ -159,19 +159,24 @@ def _shm(root: str) -> int:
     return stat.f_frsize * stat.f_blocks
 
 
-def _can_import(name: str) -> bool:
-    from importlib.util import find_spec  # only for launchers that need a framework
+def _can_import(name: str, import_path: tuple[str, ...]) -> bool:
+    import sys  # these two only for launchers that need a framework
+    from importlib.machinery import PathFinder
 
-    try:
-        return find_spec(name) is not None
-    except (ImportError, ValueError):
-        return False
+    PathFinder.invalidate_caches()
+    return PathFinder.find_spec(name, [*import_path, *sys.path]) is not None
 
 
-def detect(environ: Mapping[str, str], modules: tuple[str, ...] = (), root: str = "/") -> Machine:
+def detect(
+    environ: Mapping[str, str],
+    modules: tuple[str, ...] = (),
+    import_path: tuple[str, ...] = (),
+    root: str = "/",
+) -> Machine:
     """Looks at this computer.
 
-    modules: names of Python modules whose presence matters to the launcher; none is imported.
+    modules: names of top-level Python modules whose presence matters to the launcher; none is imported.
+    import_path: folders to look in before those of this interpreter.
     root: where /proc, /sys and /dev lie, for recorded trees.
     """
     return Machine(
@@ -181,5 +186,5 @@ def detect(environ: Mapping[str, str], modules: tuple[str, ...] = (), root: str 
         gpus=_gpus(root, environ),
         neuron_cores=_neuron_cores(root, environ),
         interfaces=tuple(_names(os.path.join(root, "sys/class/net"))),
-        modules=tuple(name for name in modules if _can_import(name)),
+        modules=tuple(name for name in modules if _can_import(name, import_path)),
     )

@@ -1,4 +1,4 @@
-"""Output of the script: bytes passed on live and unaltered, a prefix a line where asked for, a bounded tail kept."""
+"""Output of the script: bytes passed on live and unaltered, a prefix a line if asked for, a bounded tail."""
 
 from __future__ import annotations
 
@@ -93,7 +93,7 @@ class Sink:
         return len(self.pending) >= BACKLOG
 
     def line(self, owner: object, data: bytes, complete: bool) -> None:
-        """Writes whole lines, or the beginning of one; a line of another owner that is still open is ended first."""
+        """Writes whole lines, or the beginning of one; ends a line of another owner that is still open."""
         if self.line_open and self.owner is not owner:
             data = b"\n" + data
         self.owner, self.line_open = owner, not complete

@@ -1,4 +1,4 @@
-"""What a host is going to do, as a value: made by a launcher, printed by `trainbox plan`, run by supervise."""
+"""What a host is going to do, as a value: made by a launcher, shown by `trainbox plan`, run by supervise."""
 
 from __future__ import annotations
 

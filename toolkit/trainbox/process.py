@@ -1,4 +1,4 @@
-"""Starting, signalling and reaping processes without `subprocess`: one owner of all waiting, and a fast start."""
+"""Starting, signalling and reaping processes without `subprocess`: one owner of all waiting, a fast start."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ class Signals:
 
 
 def adopt_orphans() -> None:
-    """Makes orphaned descendants our children, as they are anyway for process 1, so that none is left behind."""
+    """Makes orphaned descendants our children, as they are for process 1 anyway, so that none is missed."""
     if os.getpid() == 1:
         return
     import ctypes  # only where we are not process 1
@@ -135,7 +135,7 @@ def signal_one(pid: int, number: int) -> None:
 
 def reap() -> list[tuple[int, int]]:
     """Ends of all children that have ended, as (pid, exit code or minus signal)."""
-    ended = []
+    ended: list[tuple[int, int]] = []
     while True:
         try:
             pid, status = os.waitpid(-1, os.WNOHANG)
@@ -158,9 +158,9 @@ def descendants(read: Callable[[], list[str]] = lambda: os.listdir("/proc")) -> 
         except OSError:
             continue
         name = line[line.index(b"(") + 1 : line.rindex(b")")].decode(errors="replace")
-        state, parent = line[line.rindex(b")") + 2 :].split()[:2]
+        state, above = line[line.rindex(b")") + 2 :].split()[:2]
         if state not in (b"Z", b"X"):
-            parents[int(entry)] = (int(parent), name)
+            parents[int(entry)] = (int(above), name)
     mine = {os.getpid()}
     found: dict[int, str] = {}
     grew = True

@@ -1,9 +1,9 @@
 """Runs one rank of the script for a launcher that starts ranks itself (torchrun, mpirun).
 
 Started as `python -I -S rank.py COMMAND [ARGUMENT ...]`, it gives the rank output pipes of its own, hands
-their other ends to `train` over a socket that the environment names, forwards signals, says how the rank ended, and ends the same way.
-So all launchers have one form of output and one kind of failure, whatever they print about it themselves.
-It must start fast and stand alone: only built-in modules, none of trainbox.
+their other ends to `train` over a socket that the environment names, forwards signals, says how the rank
+ended, and ends the same way. So all launchers have one form of output and one kind of failure, whatever they
+print about it themselves. It must start fast and stand alone: only built-in modules, none of trainbox.
 """
 
 import _socket

@@ -1,9 +1,10 @@
-"""Where the ranks that a launcher starts report: their output pipes, their start and their end (see rank.py)."""
+"""Where the ranks that a launcher starts report: output pipes, start and end (see rank.py)."""
 
 from __future__ import annotations
 
 import os
 import selectors
+import signal
 import socket
 import struct
 from typing import TYPE_CHECKING
@@ -87,7 +88,7 @@ class _Reporter:
             self._hear(line.split(), fds)
         if not data or len(self._text) > _LONGEST:
             if self.worker and self.worker.code is None:
-                self.worker.end(-process.signal.SIGKILL)
+                self.worker.end(-signal.SIGKILL)
             self._stop_listening()
 
     def _hear(self, words: list[bytes], fds: list[int]) -> None:

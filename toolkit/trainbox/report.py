@@ -18,10 +18,13 @@ REASON_CHARACTERS = 1024
 _LISTED = 10
 
 
+def _who(failure: Failure) -> str:
+    return failure.host if failure.rank is None else f"{failure.host} rank {failure.rank}"
+
+
 def sentence(failure: Failure, machine: Machine, *, out_of_memory: bool = False, stopped_by: int = 0) -> str:
     """The reason in words: host and rank, then exception and message, then how the process ended."""
-    rank = "" if failure.rank is None else f" rank {failure.rank}"
-    who = f"{failure.host}{rank}"
+    who = _who(failure)
     stop = f"stopped by {causes.signal_name(stopped_by)}: " if stopped_by else ""
     if failure.signal and failure.signal == stopped_by:
         return f"{who}: stopped by {causes.signal_name(stopped_by)}\nexit code {failure.exit_code}"
@@ -49,10 +52,7 @@ def of_outcome(outcome: Outcome, machine: Machine, mask: Mask, *, out_of_memory:
     if len(text) > REASON_CHARACTERS:
         head, _, tail = text.rpartition("\n")
         text = head[: REASON_CHARACTERS - len(tail) - 5] + " ...\n" + tail
-    others = [
-        f"{failure.host}{'' if failure.rank is None else f' rank {failure.rank}'}: exit code {failure.exit_code}"
-        for failure in outcome.others[:_LISTED]
-    ]
+    others = [f"{_who(failure)}: exit code {failure.exit_code}" for failure in outcome.others[:_LISTED]]
     return text + ("\nafter it: " + "; ".join(others) if others else "") + "\n"
 
 
@@ -73,7 +73,7 @@ def clear_leftovers(paths: Paths, log: Callable[[str], None]) -> None:
 
 
 def write_failure(paths: Paths, text: str, log: Callable[[str], None]) -> None:
-    """Writes the failure file unless the script wrote one itself; a reason that cannot be written is logged."""
+    """Writes the failure file, unless the script wrote one itself; logs a reason that cannot be written."""
     try:
         os.makedirs(paths.output, exist_ok=True)
         with open(paths.failure, "x", encoding="utf-8", errors="backslashreplace") as file:
@@ -112,9 +112,8 @@ def artifacts(paths: Paths, log: Callable[[str], None]) -> bool:
         if files:
             listed = ", ".join(f"{path} ({size(count)})" for path, count in files[:_LISTED])
             more = f" and {len(files) - _LISTED} more" if len(files) > _LISTED else ""
-            log(
-                f"{name}: {len(files)} files, {size(sum(count for _, count in files))} in {folder}: {listed}{more}"
-            )
+            total = size(sum(count for _, count in files))
+            log(f"{name}: {len(files)} files, {total} in {folder}: {listed}{more}")
     return bool(_files(paths.model))
 
 

@@ -217,7 +217,13 @@ def read(environ: Mapping[str, str]) -> Settings:
 
 
 # Written by trainbox for its own processes and for tests, never set by users.
-INTERNAL = frozenset({"TRAINBOX_RANK_SOCKET", "TRAINBOX_REQUIRE_DOCKER"})
+RANK_SOCKET = "TRAINBOX_RANK_SOCKET"
+"""Name of the socket at which a launcher's ranks report themselves."""
+
+INSTALL_LOCK = "TRAINBOX_INSTALL_LOCK"
+"""Path of a lock that hosts hold while they install, where they share one interpreter's packages."""
+
+INTERNAL = frozenset({RANK_SOCKET, INSTALL_LOCK, "TRAINBOX_REQUIRE_DOCKER"})
 
 
 def suggest(name: str) -> str:

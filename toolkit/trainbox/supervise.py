@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import selectors
+import signal
 import time
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, NamedTuple
@@ -12,6 +13,7 @@ from trainbox import causes, process
 from trainbox.log import Log
 from trainbox.output import FLUSH_SECONDS, Sink, Stream
 from trainbox.plan import Failure, Outcome, Process
+from trainbox.settings import RANK_SOCKET
 
 if TYPE_CHECKING:
     from trainbox.ranks import RankServer
@@ -24,7 +26,7 @@ DRAIN_SECONDS = 110.0
 
 
 class Display(NamedTuple):
-    """How output is shown. prefix: before each line, with host and rank; ranks: those shown, empty for all."""
+    """How output is shown. prefix: host and rank before each line. ranks: those shown, empty for all."""
 
     prefix: bool
     ranks: tuple[range, ...] = ()
@@ -100,7 +102,7 @@ class Supervisor:
         self.limit_at = time.monotonic() + limit if limit else 0.0
         self.limit = limit
 
-    # -- the story ---------------------------------------------------------------------------------------------
+    # -- the story -----------------------------------------------------------------------------------------
 
     def last_output(self) -> bytes:
         """The last bytes that the processes printed, errors at the end."""
@@ -129,7 +131,7 @@ class Supervisor:
             from trainbox.ranks import RankServer  # sockets, only for launchers that start ranks
 
             self.ranks = self.ranks or RankServer(self)
-            environ["TRAINBOX_RANK_SOCKET"] = self.ranks.name
+            environ[RANK_SOCKET] = self.ranks.name
         out, out_write = os.pipe2(os.O_CLOEXEC)
         err, err_write = os.pipe2(os.O_CLOEXEC)
         try:
@@ -158,7 +160,7 @@ class Supervisor:
     def _alive(self) -> list[tuple[Process, Worker]]:
         return [pair for pair in self.workers.values() if pair[1].code is None]
 
-    # -- one turn of the loop ----------------------------------------------------------------------------------
+    # -- one turn of the loop ------------------------------------------------------------------------------
 
     def _next_deadline(self) -> float:
         return min((at for at in (self.kill_at, self.limit_at) if at), default=0.0)
@@ -176,7 +178,7 @@ class Supervisor:
             self._ended(pid, code)
         if self.limit_at and now >= self.limit_at:
             self.limit_at, self.overdue = 0.0, f"took longer than {self.limit:g} s"
-            self._end_all(process.signal.SIGTERM)
+            self._end_all(signal.SIGTERM)
         if self.kill_at and now >= self.kill_at:
             self.kill_at = 0.0
             self._kill_all()
@@ -221,7 +223,7 @@ class Supervisor:
                 self.selector.register(stream.fd, selectors.EVENT_READ, stream)
                 self.paused.discard(stream)
 
-    # -- signals and ends --------------------------------------------------------------------------------------
+    # -- signals and ends ----------------------------------------------------------------------------------
 
     def _pass_on(self, number: int) -> None:
         if number in process.STOPPING:
@@ -253,7 +255,7 @@ class Supervisor:
         self.overdue = self.overdue or f"did not end within {self.grace:g} s"
         self.log(f"{self.overdue}: killed")
         for pid in process.descendants():
-            process.signal_one(pid, process.signal.SIGKILL)
+            process.signal_one(pid, signal.SIGKILL)
 
     def _ended(self, pid: int, code: int) -> None:
         if pid not in self.workers:
@@ -262,11 +264,11 @@ class Supervisor:
         worker.end(code)
         if code and item.essential and not self.failed:
             self.failed = worker
-            self._end_all(process.signal.SIGTERM)
+            self._end_all(signal.SIGTERM)
         elif not any(other.essential for other, _ in self._alive()):
-            self._end_all(process.signal.SIGTERM)
+            self._end_all(signal.SIGTERM)
 
-    # -- the end -----------------------------------------------------------------------------------------------
+    # -- the end -------------------------------------------------------------------------------------------
 
     def _end_leftovers(self) -> None:
         """Ends what the script left running: in other sessions, daemons, children of killed ranks."""
@@ -276,8 +278,8 @@ class Supervisor:
         names = ", ".join(f"{name} ({pid})" for pid, name in sorted(left.items())[:5])
         self.log(f"ending {len(left)} processes that were left behind: {names}")
         for number, seconds in (
-            (process.signal.SIGTERM, min(self.grace, LEFTOVER_SECONDS)),
-            (process.signal.SIGKILL, 5.0),
+            (signal.SIGTERM, min(self.grace, LEFTOVER_SECONDS)),
+            (signal.SIGKILL, 5.0),
         ):
             deadline = time.monotonic() + seconds
             for pid in process.descendants():

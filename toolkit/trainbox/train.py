@@ -11,7 +11,8 @@ from trainbox import entry, hyperparameters, launchers, machine, process, report
 from trainbox import environ as environment
 from trainbox import job as jobs
 from trainbox import settings as all_settings
-from trainbox.errors import InstallError, ToolkitError, TrainboxError, UserError
+from trainbox.errors import ToolkitError, TrainboxError, UserError
+from trainbox.install import install
 from trainbox.job import Job
 from trainbox.launchers import Launch, Network
 from trainbox.log import Log
@@ -99,11 +100,17 @@ def _run(arguments: tuple[str, ...], environ: dict[str, str], signals: process.S
     network = _join(job, here, settings, signals, log)
     signals.check()
     code = source.fetch(job, log, environ)
-    launch = _launch(job, network, settings, environ, code)
-    plan = launcher.plan(launch)
+    signals.check()
+    python = settings.python or sys.executable
+    script = entry.resolve(job, code, python, environ.get("PATH", os.defpath))
+    steps = install(job, code, script, settings, environ, python, signals, log)
+    import_path = tuple(filter(None, (code, requirements.import_path(steps))))
+    if steps:  # what was installed may be the very framework that the launcher needs
+        here = machine.detect(environ, _probes(launcher, settings), import_path)
+        network = network._replace(machines={**network.machines, job.me: here})
+    plan = launcher.plan(_launch(job, network, settings, environ, script, import_path))
     for note in plan.notes:
         (log.warning if "independent" in note else log)(note)
-    _install(launch, code, signals, log)
     _warn_of_small_shm(here, log)
     log("launch " + json.dumps({key: value for key, value in plan.to_json().items() if key in _SAID}))
     signals.check()
@@ -144,9 +151,8 @@ def _announce(job: Job, settings: Settings, log: Log) -> None:
         if channel.mode == "Pipe":
             log(f"channel {channel.name}: {channel.path}_0 and following (Pipe)")
         elif os.path.isdir(channel.path):
-            log(
-                f"channel {channel.name}: {channel.path} ({channel.mode}), {len(os.listdir(channel.path))} entries"
-            )
+            entries = len(os.listdir(channel.path))
+            log(f"channel {channel.name}: {channel.path} ({channel.mode}), {entries} entries")
         else:
             log.warning(f"channel {channel.name}: {channel.path} does not exist on {job.me}")
 
@@ -160,49 +166,41 @@ def _join(job: Job, here: Machine, settings: Settings, signals: process.Signals,
 
 
 def alone(job: Job, here: Machine, settings: Settings) -> Network:
-    """The network of a host that needs none: loopback, unless the user or the platform names what is there."""
+    """The network of a host that needs none: loopback, unless user or platform name one that is there."""
     named = settings.interface or job.interface
     interface, why = (named, "as the platform says") if named in here.interfaces else ("lo", "a single host")
     return Network({job.me: here}, interface, why, "127.0.0.1")
 
 
-def _launch(job: Job, network: Network, settings: Settings, environ: Mapping[str, str], code: str) -> Launch:
-    """What the launcher makes its plan from."""
-    python = settings.python or sys.executable
-    script = entry.resolve(job, code, python, environ.get("PATH", os.defpath))
+def _launch(
+    job: Job,
+    network: Network,
+    settings: Settings,
+    environ: Mapping[str, str],
+    script: entry.Script,
+    import_path: tuple[str, ...],
+) -> Launch:
+    """What the launcher makes its plan from. import_path: the code directory, then where pip installed."""
     arguments = hyperparameters.encode(job.hyperparameters, settings.argument_style) + job.arguments
-    here = network.machines[job.me]
     env = list(
         environment.sm_variables(
-            job, here, arguments, environ, leader_address=network.leader_address, port=settings.port
+            job,
+            network.machines[job.me],
+            arguments,
+            environ,
+            leader_address=network.leader_address,
+            port=settings.port,
         )
     )
-    path = environ.get("PYTHONPATH", "")
-    env.append(EnvVar("PYTHONPATH", f"{code}:{path}" if path else code, "the script's code can be imported"))
+    paths = [*import_path, *filter(None, (environ.get("PYTHONPATH", ""),))]
+    env.append(EnvVar("PYTHONPATH", ":".join(paths), "the script's code can be imported"))
     why = "where processes that the script starts may meet"
     for variable, value in (("MASTER_ADDR", network.leader_address), ("MASTER_PORT", str(settings.port))):
         if variable not in environ:
             env.append(EnvVar(variable, value, why))
     command = entry.with_arguments(script, arguments)
-    return Launch(job, network, settings, command, code, tuple(env), environ, python)
-
-
-def _install(launch: Launch, code: str, signals: process.Signals, log: Log) -> None:
-    """Installs what the script requires, once on this host. Raises InstallError with pip's own words."""
-    steps = requirements.installs(launch.job, code, launch.settings, launch.environ, launch.python)
-    for step in steps:
-        log("installing " + " ".join(step.argv[step.argv.index("install") + 1 :]))
-        supervisor = Supervisor(
-            launch.job.me, (step,), launch.environ, signals, Display(prefix=False), log=log,
-            grace=launch.settings.grace_seconds, limit=launch.settings.install_timeout_seconds,
-        )  # fmt: skip
-        outcome = supervisor.run()
-        signals.check()
-        if outcome.exit_code:
-            raise InstallError(
-                f"pip could not install the requirements: {requirements.explain(supervisor.last_output())}",
-                f"pip ended with {outcome.exit_code}",
-            )
+    python = settings.python or sys.executable
+    return Launch(job, network, settings, command, import_path[0], tuple(env), environ, python)
 
 
 def _warn_of_small_shm(here: Machine, log: Log) -> None:
@@ -243,7 +241,7 @@ def _settle(
 def dry_run(environ: Mapping[str, str], host: str = "") -> LaunchPlan:
     """The plan that a host of the job would run, without a network, other hosts or a start.
 
-    environ: as for `train`; SAGEMAKER_BASE_DIR says where the tree is. host: whose plan; empty for the tree's own.
+    environ: as for `train`; SAGEMAKER_BASE_DIR says where the tree is. host: whose plan; empty: the tree's.
     Other hosts are taken to be like this one, and to have what the launcher needs.
     Raises TrainboxError as `train` would.
     """
@@ -265,16 +263,21 @@ def _previewed(job: Job, network: Network, settings: Settings, environ: Mapping[
     from tempfile import TemporaryDirectory
 
     final = job.paths.code
+
+    def launch(code: str) -> Launch:
+        script = entry.resolve(job, code, settings.python or sys.executable, environ.get("PATH", os.defpath))
+        return _launch(job, network, settings, environ, script, (code,))
+
     submitted = job.submit_directory or any(channel.name == source.CHANNEL for channel in job.channels)
     if not submitted:
-        return _launch(job, network, settings, environ, final)
+        return launch(final)
     with TemporaryDirectory(prefix="trainbox-plan-") as base:
         code = source.fetch(job._replace(paths=jobs.Paths(base)), lambda line: None, environ)
-        launch = _launch(job, network, settings, environ, code)
-    return launch._replace(
-        command=tuple(word.replace(code, final) for word in launch.command),
+        seen = launch(code)
+    return seen._replace(
+        command=tuple(word.replace(code, final) for word in seen.command),
         cwd=final,
-        env=tuple(variable._replace(value=variable.value.replace(code, final)) for variable in launch.env),
+        env=tuple(variable._replace(value=variable.value.replace(code, final)) for variable in seen.env),
     )
 
 

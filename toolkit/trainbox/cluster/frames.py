@@ -35,7 +35,7 @@ class Frames:
             self.socket.setblocking(False)
 
     def receive(self) -> list[dict[str, Any]]:
-        """Messages that have come. Raises ConnectionError at the end of the connection or for anything else."""
+        """Messages that have come. Raises ConnectionError at the connection's end and for anything else."""
         try:
             data = self.socket.recv(1 << 16)
         except BlockingIOError:

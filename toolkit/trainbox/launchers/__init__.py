@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 NAMES = ("script", "torchrun")
 
-# Which launcher a reserved hyperparameter asks for; those of later versions are refused by name, never replaced.
+# Which launcher a reserved hyperparameter asks for; one that is not here is refused, never replaced.
 REQUESTS = {
     "sagemaker_torch_distributed_enabled": "torchrun",
     "sagemaker_mpi_enabled": "mpi",

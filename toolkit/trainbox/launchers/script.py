@@ -11,7 +11,7 @@ PROBES: tuple[str, ...] = ()
 
 
 def plan(launch: Launch) -> LaunchPlan:
-    """One process. Several hosts without a launcher are independent copies: said, or refused in strict mode."""
+    """One process. Several hosts without a launcher are independent copies: said, or refused if strict."""
     job, network, settings = launch.job, launch.network, launch.settings
     notes: tuple[str, ...] = ()
     hosts = job.ranked if job.distributed and not job.distribution_groups else (job.me,)

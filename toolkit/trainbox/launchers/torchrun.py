@@ -15,7 +15,7 @@ _AHEAD_SECONDS = 2
 
 
 def plan(launch: Launch) -> LaunchPlan:
-    """The agent of this host, with explicit node rank and addresses, or a rendezvous when hosts are elastic."""
+    """The agent of this host, with explicit node rank and addresses, or with a rendezvous if elastic."""
     job, network, settings = launch.job, launch.network, launch.settings
     machine = network.machines[job.me]
     if "torch" not in machine.modules:
@@ -60,12 +60,13 @@ def _rendezvous(launch: Launch) -> tuple[str, ...]:
     job, settings, address = launch.job, launch.settings, launch.network.leader_address
     if settings.nodes:
         least, most = settings.nodes
+        timeout = int(settings.start_timeout_seconds)
         return (
             "--nnodes", f"{least}:{most}",
             "--rdzv_backend", "c10d",
             "--rdzv_endpoint", f"{address}:{settings.port}",
             "--rdzv_id", job.name or "trainbox",
-            "--rdzv_conf", f"is_host={int(job.me == job.leader)},join_timeout={int(settings.start_timeout_seconds)}",
+            "--rdzv_conf", f"is_host={int(job.me == job.leader)},join_timeout={timeout}",
         )  # fmt: skip
     if len(job.ranked) == 1:
         # No fixed port and no name to resolve, so that several jobs fit on one machine, without a network.
