@@ -27,7 +27,8 @@ def exception_in(text: str) -> tuple[str, int]:
     if at < 0:
         return "", 0
     start = text.rfind("\n", 0, at) + 1
-    margin = text[start:at]  # bars of an exception group, or a rank that PyTorch writes before each line
+    # Bars of an exception group, or a rank that PyTorch writes before each line.
+    margin = text[start:at].replace("+ Exception Group ", "| ")
     lines = [line.removeprefix(margin) for line in text[at:].splitlines()[1:]]
     for index, line in enumerate(lines):
         if line and not line[0].isspace() and line[0] not in "|+":

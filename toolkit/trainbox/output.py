@@ -16,7 +16,7 @@ FLUSH_SECONDS = 0.5
 """How long the beginning of a line is held back for the rest of it."""
 
 _PIPE_BUF = 4096
-_LINE_START = re.compile(rb"(\r\n|\n|\r)(?=.)", re.DOTALL)
+_LINE_START = re.compile(rb"(\r\n|\n|\r(?!\n))(?=.)", re.DOTALL)
 
 
 class Sink:

@@ -78,7 +78,10 @@ def write_failure(paths: Paths, text: str, log: Callable[[str], None]) -> None:
         os.makedirs(paths.output, exist_ok=True)
         with open(paths.failure, "x", encoding="utf-8", errors="backslashreplace") as file:
             file.write(text)
-    except FileExistsError:
+    except FileExistsError as error:
+        if error.filename != paths.failure:
+            log(f"cannot write {paths.failure}: {error.filename} is no folder")
+            return
         log(f"{paths.failure} was written by the script and stays as it is")
     except OSError as error:
         log(f"cannot write {paths.failure}: {error.strerror}")
@@ -110,10 +113,11 @@ def artifacts(paths: Paths, log: Callable[[str], None]) -> bool:
     for name, folder in (("model", paths.model), ("output", paths.output_data)):
         files = _files(folder)
         if files:
-            listed = ", ".join(f"{path} ({size(count)})" for path, count in files[:_LISTED])
+            listed = ", ".join(f"{path} ({size(number)})" for path, number in files[:_LISTED])
             more = f" and {len(files) - _LISTED} more" if len(files) > _LISTED else ""
-            total = size(sum(count for _, count in files))
-            log(f"{name}: {len(files)} files, {total} in {folder}: {listed}{more}")
+            total = size(sum(number for _, number in files))
+            count = "1 file" if len(files) == 1 else f"{len(files)} files"
+            log(f"{name}: {count}, {total} in {folder}: {listed}{more}")
     return bool(_files(paths.model))
 
 
