@@ -110,7 +110,7 @@ def processes_per_host(job: Job, settings: Settings, machine: Machine) -> tuple[
             number = int(given)
         except (TypeError, ValueError):
             number = 0
-        if number < 1 or isinstance(given, bool):
+        if number < 1 or isinstance(given, (bool, float)):
             raise UserError(f"{key} is {given!r}, expected a number of processes")
         return number, key
     if settings.processes_per_host:
@@ -129,4 +129,4 @@ def threads(machine: Machine, processes: int, environ: Mapping[str, str]) -> tup
     if "OMP_NUM_THREADS" in environ:
         return ()
     number = max(1, machine.cpus // processes)
-    return (EnvVar("OMP_NUM_THREADS", str(number), f"{machine.cpus} cores for {processes} processes"),)
+    return (EnvVar("OMP_NUM_THREADS", str(number), f"cores of the container ({machine.cpus}) over processes ({processes})"),)

@@ -52,7 +52,7 @@ def plan(launch: Launch) -> LaunchPlan:
     # An elastic job's ranks are given out at the rendezvous, not by the order of hosts.
     ranks = () if settings.nodes else tuple(range(before, before + mine))
     process = Process("torchrun", argv, env, launch.cwd, ranks, launches=True)
-    notes = (f"{mine} processes on {job.me}: {why}",)
+    notes = (f"processes on {job.me}: {mine} ({why})",)
     return LaunchPlan("torchrun", job.me, job.ranked, job.leader, world, mine, (process,), notes)
 
 
