@@ -354,7 +354,7 @@ class TestStore:
     def downloads(self, monkeypatch, tmp_path):
         seen = []
 
-        def download(url, destination, environ):
+        def download(url, destination, environ, check):
             seen.append((url, destination, dict(environ)))
             tar(tmp_path / "served.tar.gz", *FILES).rename(destination)
 
@@ -380,7 +380,7 @@ class TestStore:
             fetch(url)
 
     def test_damaged_archives_are_called_by_their_url(self, fetch, monkeypatch):
-        def download(url, destination, environ):
+        def download(url, destination, environ, check):
             with open(destination, "wb") as file:
                 file.write(b"\x1f\x8bgarbage")
 

@@ -6,7 +6,7 @@ import sys
 
 import pytest
 
-from trainbox import stores
+from trainbox import process, stores
 from trainbox.errors import PlatformError, UserError
 
 
@@ -92,6 +92,15 @@ class TestWithObstore:
             store = stores.open_store(f"file://{tmp_path}/{name}", {})
             assert store.get(f"{tmp_path}/{name}".lstrip("/"), str(tmp_path / "out")) == size
             assert (tmp_path / "out").read_bytes() == (tmp_path / name).read_bytes()
+
+    def test_a_signal_ends_a_download(self, tmp_path):
+        (tmp_path / "in").write_bytes(b"text")
+
+        def stopped():
+            raise process.Stopped
+
+        with pytest.raises(process.Stopped):
+            stores.download(f"file://{tmp_path}/in", str(tmp_path / "out"), {}, stopped)
 
     def test_missing_file(self, tmp_path):
         with pytest.raises(UserError, match=r"file://.*/nothing does not exist"):

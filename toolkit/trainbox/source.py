@@ -17,7 +17,12 @@ _COMPRESSED = (b"\x1f\x8b", b"BZh", b"\xfd7zXZ\0")
 _SHOWN = 5
 
 
-def fetch(job: Job, log: Callable[[str], None], environ: Mapping[str, str]) -> str:
+def fetch(
+    job: Job,
+    log: Callable[[str], None],
+    environ: Mapping[str, str],
+    check: Callable[[], None] = lambda: None,
+) -> str:
     """Puts the submitted code where it runs, and returns that directory.
 
     The code is what `job.submit_directory` names: a directory, a tar archive (compressed or not, whatever its
@@ -28,7 +33,8 @@ def fetch(job: Job, log: Callable[[str], None], environ: Mapping[str, str]) -> s
     is used: its files replace those of the same name, also when a container is started again, and other files
     stay, which a line of the log says.
 
-    log: takes a line. environ: for the credentials of object stores.
+    log: takes a line. environ: for the credentials of object stores. check: called while a download runs;
+    what it raises ends it.
     Raises UserError or PlatformError naming the archive, member or directory. An archive with a member that
     would leave the code directory is refused before anything of it is extracted.
     """
@@ -38,7 +44,7 @@ def fetch(job: Job, log: Callable[[str], None], environ: Mapping[str, str]) -> s
         return _in_image(code, log)
     scheme, sign, rest = source.partition("://")
     if sign and scheme in REMOTE:
-        return _download(source, code, log, _with_region(environ, job.region))
+        return _download(source, code, log, _with_region(environ, job.region), check)
     if sign and scheme != "file":
         raise UserError(
             f"the code is submitted as {_masked(source)}, which begins with none of file://, "
@@ -116,7 +122,13 @@ def _is_archive(path: str) -> bool:
     return head.startswith(_COMPRESSED) or head[257:262] == b"ustar" or path.endswith(_ARCHIVE_NAMES)
 
 
-def _download(url: str, code: str, log: Callable[[str], None], environ: Mapping[str, str]) -> str:
+def _download(
+    url: str,
+    code: str,
+    log: Callable[[str], None],
+    environ: Mapping[str, str],
+    check: Callable[[], None],
+) -> str:
     import shutil
     import tempfile
 
@@ -136,7 +148,7 @@ def _download(url: str, code: str, log: Callable[[str], None], environ: Mapping[
     try:
         path = os.path.join(folder, name)
         log(f"code: from {url}")
-        stores.download(url, path, environ)
+        stores.download(url, path, environ, check)
         return _put_file(path, url, code, log)
     finally:
         shutil.rmtree(folder, ignore_errors=True)

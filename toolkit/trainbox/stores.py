@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from trainbox.errors import PlatformError, TrainboxError, UserError
@@ -80,9 +80,14 @@ def split(url: str) -> tuple[str, str, str]:
     return scheme, bucket, key
 
 
-def download(url: str, destination: str, environ: Mapping[str, str]) -> None:
-    """Writes the object that `url` names to the file `destination`. Raises UserError or PlatformError."""
-    open_store(url, environ).get(split(url)[2], destination)
+def download(
+    url: str, destination: str, environ: Mapping[str, str], check: Callable[[], None] = lambda: None
+) -> None:
+    """Writes the object that `url` names to the file `destination`.
+
+    check: called every few megabytes; what it raises ends the download. Raises UserError or PlatformError.
+    """
+    open_store(url, environ).get(split(url)[2], destination, check=check)
 
 
 class Store:
@@ -96,26 +101,32 @@ class Store:
         """The URL of a key, for messages."""
         return f"{self.root}/{key}"
 
-    def get(self, key: str, destination: str, timeout: float = TIMEOUT_SECONDS) -> int:
+    def get(
+        self,
+        key: str,
+        destination: str,
+        timeout: float = TIMEOUT_SECONDS,
+        check: Callable[[], None] = lambda: None,
+    ) -> int:
         """Writes an object to a file and returns its size in bytes.
 
         A connection that breaks or stalls is taken up again where it stopped, if the object is still the
-        same. timeout: seconds in all. Raises UserError (no such object or bucket, access denied) or
-        PlatformError (the store does not answer, or the disk is full), with the URL in one line; a part of
-        the file may then be left.
+        same. timeout: seconds in all. check: as for `download`. Raises UserError (no such object or bucket,
+        access denied) or PlatformError (the store does not answer, or the disk is full), with the URL in one
+        line; a part of the file may then be left.
         """
         from time import monotonic
 
         deadline = monotonic() + timeout
         try:
             with open(destination, "wb") as file:
-                return self._read(key, file, deadline)
+                return self._read(key, file, deadline, check)
         except OSError as error:
             raise PlatformError(
                 f"cannot write {self.url(key)} to {destination}: {error.strerror or error}"
             ) from None
 
-    def _read(self, key: str, file: Any, deadline: float) -> int:
+    def _read(self, key: str, file: Any, deadline: float, check: Callable[[], None]) -> int:
         from time import monotonic
 
         import obstore
@@ -131,6 +142,7 @@ class Store:
                 size, etag = result.meta["size"], result.meta["e_tag"]
                 for chunk in result.stream(min_chunk_size=_CHUNK):
                     got += file.write(chunk)
+                    check()
                     if monotonic() > deadline:
                         raise TimeoutError(f"{got} of {size} bytes in the time allowed")
                 problem = EOFError(f"the answer ended after {got} of {size} bytes")

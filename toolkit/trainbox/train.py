@@ -99,7 +99,7 @@ def _run(arguments: tuple[str, ...], environ: dict[str, str], signals: process.S
     here = machine.detect(environ, _probes(launcher, settings))
     network = _join(job, here, settings, signals, log)
     signals.check()
-    code = source.fetch(job, log, environ)
+    code = source.fetch(job, log, environ, signals.check)
     signals.check()
     python = settings.python or sys.executable
     script = entry.resolve(job, code, python, environ.get("PATH", os.defpath))

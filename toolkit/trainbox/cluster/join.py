@@ -150,8 +150,13 @@ def _lead(gathering: Gathering) -> Network:
                 else:
                     _hear_hello(gathering, ready, nonces, members, machines)
         answer = {"machines": {host: machine._asdict() for host, machine in machines.items()}}
-        for connection in members.values():
-            connection.send(answer)
+        for host, connection in members.items():
+            try:
+                connection.send(answer)
+            except OSError as error:
+                raise PlatformError(
+                    f"{host} went away while hosts joined: {error.strerror or error}"
+                ) from None
         local = next(iter(members.values())).local
         return gathering.network(machines, local, gathering.known.get(job.me, local))
     finally:

@@ -129,4 +129,5 @@ def threads(machine: Machine, processes: int, environ: Mapping[str, str]) -> tup
     if "OMP_NUM_THREADS" in environ:
         return ()
     number = max(1, machine.cpus // processes)
-    return (EnvVar("OMP_NUM_THREADS", str(number), f"cores of the container ({machine.cpus}) over processes ({processes})"),)
+    why = f"cores of the container ({machine.cpus}) over processes ({processes})"
+    return (EnvVar("OMP_NUM_THREADS", str(number), why),)
