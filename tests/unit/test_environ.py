@@ -6,23 +6,29 @@ import json
 import math
 
 import pytest
+
 from trainbox import environ, job
 from trainbox.machine import Machine
 
-NAMES = """SM_HOSTS SM_CURRENT_HOST SM_CURRENT_INSTANCE_TYPE SM_CURRENT_INSTANCE_GROUP SM_CURRENT_INSTANCE_GROUP_HOSTS
-SM_INSTANCE_GROUPS SM_INSTANCE_GROUPS_DICT SM_DISTRIBUTION_INSTANCE_GROUPS SM_IS_HETERO SM_NETWORK_INTERFACE_NAME
-SM_RESOURCE_CONFIG SM_INPUT_DATA_CONFIG SM_CHANNELS SM_INPUT_DIR SM_INPUT_CONFIG_DIR SM_OUTPUT_DIR SM_OUTPUT_DATA_DIR
-SM_OUTPUT_INTERMEDIATE_DIR SM_MODEL_DIR SM_MODULE_DIR SM_MODULE_NAME SM_USER_ENTRY_POINT SM_FRAMEWORK_MODULE SM_HPS
-SM_USER_ARGS SM_FRAMEWORK_PARAMS SM_LOG_LEVEL SM_NUM_CPUS SM_NUM_GPUS SM_NUM_NEURONS SM_TRAINING_ENV
-SM_INPUT_DATA_DIR SM_OUTPUT_FAILURE SM_MASTER_ADDR SM_MASTER_PORT SM_HOST_COUNT SM_CURRENT_HOST_RANK SM_SOURCE_DIR
-SM_ENTRY_SCRIPT""".split()
+NAMES = """
+SM_HOSTS SM_CURRENT_HOST SM_CURRENT_INSTANCE_TYPE SM_CURRENT_INSTANCE_GROUP
+SM_CURRENT_INSTANCE_GROUP_HOSTS SM_INSTANCE_GROUPS SM_INSTANCE_GROUPS_DICT SM_DISTRIBUTION_INSTANCE_GROUPS
+SM_IS_HETERO SM_NETWORK_INTERFACE_NAME SM_RESOURCE_CONFIG SM_INPUT_DATA_CONFIG SM_CHANNELS SM_INPUT_DIR
+SM_INPUT_CONFIG_DIR SM_OUTPUT_DIR SM_OUTPUT_DATA_DIR SM_OUTPUT_INTERMEDIATE_DIR SM_MODEL_DIR SM_MODULE_DIR
+SM_MODULE_NAME SM_USER_ENTRY_POINT SM_FRAMEWORK_MODULE SM_HPS SM_USER_ARGS SM_FRAMEWORK_PARAMS
+SM_LOG_LEVEL SM_NUM_CPUS SM_NUM_GPUS SM_NUM_NEURONS SM_TRAINING_ENV SM_INPUT_DATA_DIR SM_OUTPUT_FAILURE
+SM_MASTER_ADDR SM_MASTER_PORT SM_HOST_COUNT SM_CURRENT_HOST_RANK SM_SOURCE_DIR SM_ENTRY_SCRIPT
+""".split()
 
-TRAINING_ENV = """additional_framework_parameters channel_input_dirs current_host current_instance_group
-current_instance_group_hosts current_instance_type distribution_hosts distribution_instance_groups framework_module hosts
-hyperparameters input_config_dir input_data_config input_dir instance_groups instance_groups_dict is_hetero is_master
-is_modelparallel_enabled is_smddpmprun_installed is_smddprun_installed job_name log_level master_hostname model_dir
-module_dir module_name network_interface_name num_cpus num_gpus num_neurons output_data_dir output_dir
-output_intermediate_dir resource_config topology user_entry_point""".split()
+TRAINING_ENV = """
+additional_framework_parameters channel_input_dirs current_host current_instance_group
+current_instance_group_hosts current_instance_type distribution_hosts distribution_instance_groups
+framework_module hosts hyperparameters input_config_dir input_data_config input_dir instance_groups
+instance_groups_dict is_hetero is_master is_modelparallel_enabled is_smddpmprun_installed
+is_smddprun_installed job_name log_level master_hostname model_dir module_dir module_name
+network_interface_name num_cpus num_gpus num_neurons output_data_dir output_dir output_intermediate_dir
+resource_config topology user_entry_point
+""".split()
 
 
 @pytest.fixture
@@ -49,7 +55,8 @@ def test_all_names_of_the_contract_are_there(variables):
 
 def test_values_of_a_two_host_job(variables, tree):
     found = variables(
-        {"sagemaker_program": "train.py", "batch-size": 32, "flag": True, "none": None, "d": {"a": {"k": True}},
+        {"sagemaker_program": "train.py", "batch-size": 32, "flag": True, "none": None,
+         "d": {"a": {"k": True}},
          "sagemaker_torch_distributed_enabled": True}
     )  # fmt: skip
     assert found["SM_HOSTS"] == '["algo-1","algo-2"]'

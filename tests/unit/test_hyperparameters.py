@@ -9,6 +9,7 @@ import math
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+
 from trainbox.hyperparameters import decode, encode, is_reserved
 
 JSON = st.recursive(

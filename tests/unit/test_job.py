@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 
 import pytest
+
 from trainbox import job
 from trainbox.errors import UserError
 
@@ -211,7 +212,10 @@ def test_a_job_may_be_called_by_a_number(tree):
     assert job.read({**tree.environ, "TRAINING_JOB_NAME": "Mixed-Case"}).name == "Mixed-Case"
 
 
-@pytest.mark.parametrize(("value", "on"), [(True, True), ("true", True), ("True", True), (1, True), ("1", True),
-                                           (False, False), ("false", False), (None, False), ("", False)])  # fmt: skip
+@pytest.mark.parametrize(
+    ("value", "on"),
+    [*((value, True) for value in (True, "true", "True", 1, "1")),
+     *((value, False) for value in (False, "false", None, ""))],
+)  # fmt: skip
 def test_flags(value, on):
     assert job.is_on(value) is on

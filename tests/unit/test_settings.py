@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+
 from trainbox import settings
 from trainbox.errors import UserError
 
@@ -40,7 +41,7 @@ def test_values():
         {"TRAINBOX_RANKS": "0,4-7", "TRAINBOX_NODES": "2:4", "TRAINBOX_ADDRESSES": "a=1.2.3.4,b=::1",
          "TRAINBOX_STRICT": "yes"}
     )  # fmt: skip
-    assert found.ranks == (range(0, 1), range(4, 8))
+    assert found.ranks == (range(1), range(4, 8))
     assert found.nodes == (2, 4)
     assert found.addresses == (("a", "1.2.3.4"), ("b", "::1"))
     assert found.strict
