@@ -1,4 +1,4 @@
-"""What the launcher of a job imports: every job pays for its start, and it must not meet the script's packages."""
+"""What the launcher of a job imports: every job pays for it, and it must not meet the script's packages."""
 
 from __future__ import annotations
 
