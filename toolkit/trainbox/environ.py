@@ -12,9 +12,8 @@ from trainbox.job import DISTRIBUTION_FLAGS, Job, is_on
 from trainbox.machine import Machine
 from trainbox.plan import EnvVar
 
-WHY = "describes the job to the script"
 WHY_ALIAS = "the same under a name that every shell can read"
-WHY_V3 = "name used by version 3 of SageMaker's SDK"
+WHY_V3 = "as version 3 of SageMaker's SDK has it"
 
 # Reserved keys that the toolkit itself reads; all others are framework parameters (contract 4.4).
 CORE_KEYS = frozenset(
@@ -123,36 +122,39 @@ def _on_path(program: str, environ: Mapping[str, str]) -> bool:
     )
 
 
-# Facts that have a variable of their own, in the order of contract 4.1.
+# Facts that have a variable of their own, in the order of contract 4.1, and what the variable tells.
 _OWN_VARIABLE = {
-    "SM_HOSTS": "hosts",
-    "SM_CURRENT_HOST": "current_host",
-    "SM_CURRENT_INSTANCE_TYPE": "current_instance_type",
-    "SM_CURRENT_INSTANCE_GROUP": "current_instance_group",
-    "SM_CURRENT_INSTANCE_GROUP_HOSTS": "current_instance_group_hosts",
-    "SM_INSTANCE_GROUPS": "instance_groups",
-    "SM_INSTANCE_GROUPS_DICT": "instance_groups_dict",
-    "SM_DISTRIBUTION_INSTANCE_GROUPS": "distribution_instance_groups",
-    "SM_IS_HETERO": "is_hetero",
-    "SM_NETWORK_INTERFACE_NAME": "network_interface_name",
-    "SM_RESOURCE_CONFIG": "resource_config",
-    "SM_INPUT_DATA_CONFIG": "input_data_config",
-    "SM_INPUT_DIR": "input_dir",
-    "SM_INPUT_CONFIG_DIR": "input_config_dir",
-    "SM_OUTPUT_DIR": "output_dir",
-    "SM_OUTPUT_DATA_DIR": "output_data_dir",
-    "SM_OUTPUT_INTERMEDIATE_DIR": "output_intermediate_dir",
-    "SM_MODEL_DIR": "model_dir",
-    "SM_MODULE_DIR": "module_dir",
-    "SM_MODULE_NAME": "module_name",
-    "SM_USER_ENTRY_POINT": "user_entry_point",
-    "SM_FRAMEWORK_MODULE": "framework_module",
-    "SM_HPS": "hyperparameters",
-    "SM_FRAMEWORK_PARAMS": "additional_framework_parameters",
-    "SM_LOG_LEVEL": "log_level",
-    "SM_NUM_CPUS": "num_cpus",
-    "SM_NUM_GPUS": "num_gpus",
-    "SM_NUM_NEURONS": "num_neurons",
+    "SM_HOSTS": ("hosts", "all hosts of the job"),
+    "SM_CURRENT_HOST": ("current_host", "this host"),
+    "SM_CURRENT_INSTANCE_TYPE": ("current_instance_type", "this host's instance type"),
+    "SM_CURRENT_INSTANCE_GROUP": ("current_instance_group", "this host's instance group"),
+    "SM_CURRENT_INSTANCE_GROUP_HOSTS": ("current_instance_group_hosts", "hosts of this host's group"),
+    "SM_INSTANCE_GROUPS": ("instance_groups", "names of the instance groups"),
+    "SM_INSTANCE_GROUPS_DICT": ("instance_groups_dict", "type and hosts of each instance group"),
+    "SM_DISTRIBUTION_INSTANCE_GROUPS": (
+        "distribution_instance_groups",
+        "groups that run the distributed job",
+    ),
+    "SM_IS_HETERO": ("is_hetero", "whether there are several instance groups"),
+    "SM_NETWORK_INTERFACE_NAME": ("network_interface_name", "interface that the platform names"),
+    "SM_RESOURCE_CONFIG": ("resource_config", "resourceconfig.json"),
+    "SM_INPUT_DATA_CONFIG": ("input_data_config", "inputdataconfig.json"),
+    "SM_INPUT_DIR": ("input_dir", "folder of data and configuration"),
+    "SM_INPUT_CONFIG_DIR": ("input_config_dir", "folder of the configuration"),
+    "SM_OUTPUT_DIR": ("output_dir", "folder of output and failure"),
+    "SM_OUTPUT_DATA_DIR": ("output_data_dir", "what is written here is kept, beside the model"),
+    "SM_OUTPUT_INTERMEDIATE_DIR": ("output_intermediate_dir", "what a platform keeps while the job runs"),
+    "SM_MODEL_DIR": ("model_dir", "what is written here is the model"),
+    "SM_MODULE_DIR": ("module_dir", "where the submitted code came from"),
+    "SM_MODULE_NAME": ("module_name", "the program, without .py"),
+    "SM_USER_ENTRY_POINT": ("user_entry_point", "the program"),
+    "SM_FRAMEWORK_MODULE": ("framework_module", "SAGEMAKER_TRAINING_MODULE, which is not run"),
+    "SM_HPS": ("hyperparameters", "all hyperparameters"),
+    "SM_FRAMEWORK_PARAMS": ("additional_framework_parameters", "reserved hyperparameters, for frameworks"),
+    "SM_LOG_LEVEL": ("log_level", "log level that the job asks for"),
+    "SM_NUM_CPUS": ("num_cpus", "cores that the container may use"),
+    "SM_NUM_GPUS": ("num_gpus", "visible GPUs"),
+    "SM_NUM_NEURONS": ("num_neurons", "visible Neuron cores"),
 }
 
 
@@ -170,30 +172,32 @@ def sm_variables(
     arguments: the script's arguments, for SM_USER_ARGS. leader_address, port: where ranks meet.
     """
     described = _described(job, machine, environ)
-    values = {name: text(described[fact]) for name, fact in _OWN_VARIABLE.items()}
-    values["SM_CHANNELS"] = text([channel.name for channel in job.channels])
-    values["SM_USER_ARGS"] = text(list(arguments))
-    values["SM_TRAINING_ENV"] = text(described)
+    rows = [EnvVar(name, text(described[fact]), why) for name, (fact, why) in _OWN_VARIABLE.items()]
+    rows += [
+        EnvVar("SM_CHANNELS", text([channel.name for channel in job.channels]), "names of the channels"),
+        EnvVar("SM_USER_ARGS", text(list(arguments)), "the script's arguments"),
+        EnvVar("SM_TRAINING_ENV", text(described), "all of the job in one object"),
+    ]
     if job.topology:
-        values["SM_TOPOLOGY"] = text(job.topology)
+        rows.append(EnvVar("SM_TOPOLOGY", text(job.topology), "how the platform's network lies"))
     for channel in job.channels:
-        values[f"SM_CHANNEL_{channel.name.upper()}"] = channel.path
+        rows.append(EnvVar(f"SM_CHANNEL_{channel.name.upper()}", channel.path, "folder of a channel"))
     for key, value in job.hyperparameters.items():
-        values[f"SM_HP_{key.upper()}"] = text(value)
-    found = {name: EnvVar(name, value, WHY) for name, value in values.items() if _representable(name, value)}
+        rows.append(EnvVar(f"SM_HP_{key.upper()}", text(value), "a hyperparameter"))
+    found = {row.name: row for row in rows if _representable(row.name, row.value)}
 
-    v3 = {
-        "SM_INPUT_DATA_DIR": job.paths.data,
-        "SM_OUTPUT_FAILURE": job.paths.failure,
-        "SM_MASTER_ADDR": leader_address or job.leader,
-        "SM_MASTER_PORT": str(port),
-        "SM_HOST_COUNT": str(len(job.hosts)),
-        "SM_CURRENT_HOST_RANK": str(job.rank),
-        "SM_SOURCE_DIR": job.paths.code,
-        "SM_ENTRY_SCRIPT": job.program or (job.command[0] if job.command else ""),
-    }
-    for name, value in v3.items():
-        found.setdefault(name, EnvVar(name, value, WHY_V3))
+    v3 = (
+        EnvVar("SM_INPUT_DATA_DIR", job.paths.data, "folder of the channels"),
+        EnvVar("SM_OUTPUT_FAILURE", job.paths.failure, "the failure file"),
+        EnvVar("SM_MASTER_ADDR", leader_address or job.leader, "address of the leader"),
+        EnvVar("SM_MASTER_PORT", str(port), "port at which ranks meet"),
+        EnvVar("SM_HOST_COUNT", str(len(job.hosts)), "number of hosts"),
+        EnvVar("SM_CURRENT_HOST_RANK", str(job.rank), "place of this host in rank order"),
+        EnvVar("SM_SOURCE_DIR", job.paths.code, "the code directory"),
+        EnvVar("SM_ENTRY_SCRIPT", job.program or (job.command[0] if job.command else ""), "the program"),
+    )
+    for row in v3:
+        found.setdefault(row.name, row._replace(why=f"{row.why} ({WHY_V3})"))
     for name in list(found):
         if alias(name) != name:
             found.setdefault(alias(name), EnvVar(alias(name), found[name].value, WHY_ALIAS))

@@ -169,7 +169,9 @@ def _read_object(path: str, notes: list[str]) -> dict[str, Any]:
             f"cannot read {path}: {error.strerror} (as user {os.getuid()})",
             "run the container as a user who may read it, or mount it readable",
         ) from None
+    size = len(data)
     data = data.removeprefix(b"\xef\xbb\xbf")
+    mark = size - len(data)
     if not data.strip():
         notes.append(f"{path} is empty: read as if it were absent")
         return {}
@@ -177,10 +179,9 @@ def _read_object(path: str, notes: list[str]) -> dict[str, Any]:
         text = data.decode("utf-8")
         value = json.loads(text)
     except UnicodeDecodeError as error:
-        raise UserError(f"{path} is not UTF-8 at byte {error.start}") from None
+        raise UserError(f"{path} is not UTF-8 at byte {mark + error.start}") from None
     except json.JSONDecodeError as error:
-        offset = len(text[: error.pos].encode())
-        size = len(data)
+        offset = mark + len(text[: error.pos].encode())
         ends = (
             " (the file ends there: is it cut off?)" if offset >= size - 1 or error.pos == len(text) else ""
         )

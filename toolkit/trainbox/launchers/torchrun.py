@@ -10,6 +10,9 @@ from trainbox.rank import PROGRAM
 
 PROBES = ("torch",)
 
+GRACE = "TORCH_ELASTIC_SHUTDOWN_TIMEOUT"
+"""Seconds that torchrun gives its ranks between SIGTERM and SIGKILL."""
+
 # torchrun kills its ranks itself when this time is over; it has to do so before we kill it.
 _AHEAD_SECONDS = 2
 
@@ -83,8 +86,7 @@ def _rendezvous(launch: Launch) -> tuple[str, ...]:
 
 
 def _grace(launch: Launch) -> tuple[EnvVar, ...]:
-    name = "TORCH_ELASTIC_SHUTDOWN_TIMEOUT"
-    if name in launch.environ:
+    if GRACE in launch.environ:
         return ()
     seconds = max(1, int(launch.settings.grace_seconds) - _AHEAD_SECONDS)
-    return (EnvVar(name, str(seconds), "torchrun gives the ranks as long as TRAINBOX_GRACE_SECONDS allows"),)
+    return (EnvVar(GRACE, str(seconds), "torchrun gives the ranks as long as TRAINBOX_GRACE_SECONDS allows"),)
