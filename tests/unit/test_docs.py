@@ -29,7 +29,7 @@ PAGES += [TOP / "examples" / "README.md", TOP / "benchmarks" / "README.md"]
 SETTINGS_HEAD = """\
 # Settings
 
-Variables of the container (on SageMaker: `environment=` of the estimator; with `trainbox run`: your own
+Variables of the container (on SageMaker: `environment=` of the estimator; with `trainbox run`: your
 environment). A name that looks like one of ours and is not in this table gets a warning with the name that was
 probably meant; a value that does not fit ends the job before it starts. `train --help` prints the same.
 
@@ -42,8 +42,7 @@ VARIABLES_HEAD = """\
 
 Beside everything that the container was started with. `<NAME>` stands for a channel or hyperparameter, in
 capitals; where that is no name for a shell (`SM_CHANNEL_MY-DATA`), there is a second one that is
-(`SM_CHANNEL_MY_DATA`). Lists and objects are JSON. `trainbox plan` shows the values for a job, and why each is
-set.
+(`SM_CHANNEL_MY_DATA`). Lists and objects are JSON. `trainbox plan` shows a job's values, and why each is set.
 
 | Variable | Why it is set |
 |---|---|
