@@ -30,8 +30,8 @@ SETTINGS_HEAD = """\
 # Settings
 
 Variables of the container (on SageMaker: `environment=` of the estimator; with `trainbox run`: your
-environment). A name that looks like one of ours and is not in this table gets a warning with the name that was
-probably meant; a value that does not fit ends the job before it starts. `train --help` prints the same.
+environment). A name that looks like one of ours and is not in this table gets a warning with the name that
+was probably meant; a value that does not fit ends the job before it starts. `train --help` prints the same.
 
 | Variable | Default | Expects | Meaning |
 |---|---|---|---|

@@ -152,7 +152,7 @@ def _announce(job: Job, settings: Settings, log: Log) -> None:
             log(f"channel {channel.name}: {channel.path}_0 and following (Pipe)")
         elif os.path.isdir(channel.path):
             entries = len(os.listdir(channel.path))
-            log(f"channel {channel.name}: {channel.path} ({channel.mode}), {entries} entries")
+            log(f"channel {channel.name}: {channel.path} ({channel.mode}), entries: {entries}")
         else:
             log.warning(f"channel {channel.name}: {channel.path} does not exist on {job.me}")
 

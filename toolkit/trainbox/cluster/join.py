@@ -110,7 +110,7 @@ def join(
         gathering.selector.close()
     seconds = time.monotonic() - gathering.started
     log(
-        f"{job.me} joined: {len(job.ranked)} hosts, leader {job.leader} ({network.leader_address}), "
+        f"joined: {len(job.ranked)} hosts, leader {job.leader} ({network.leader_address}), "
         f"interface {network.interface or 'unknown'}, {seconds:.1f} s"
     )
     return network

@@ -55,7 +55,7 @@ def plan(launch: Launch) -> LaunchPlan:
     # An elastic job's ranks are given out at the rendezvous, not by the order of hosts.
     ranks = () if settings.nodes else tuple(range(before, before + mine))
     process = Process("torchrun", argv, env, launch.cwd, ranks, launches=True)
-    notes = (f"processes on {job.me}: {mine} ({why})",)
+    notes = (f"processes on this host: {mine} ({why})",)
     return LaunchPlan("torchrun", job.me, job.ranked, job.leader, world, mine, (process,), notes)
 
 
