@@ -11,12 +11,6 @@ import pytest
 from tests.runkit import Project
 
 
-@pytest.fixture
-def project(tmp_path: Path) -> Project:
-    """An empty folder in which `trainbox` can be called."""
-    return Project(tmp_path)
-
-
 def processes_with(mark: str) -> list[int]:
     """Ids of the living processes that have these words in their environment."""
     found = []

@@ -1,4 +1,4 @@
-"""The wheel: pure, without dependencies, for every supported Python, installed where there is nothing else."""
+"""The wheel: pure, without dependencies, for every supported Python, installed where nothing else is."""
 
 from __future__ import annotations
 
@@ -40,8 +40,8 @@ NEWER_NAMES = {
     "types": {"CapsuleType", "get_original_bases"},
     "typing": {
         "LiteralString", "Never", "NoDefault", "NotRequired", "ReadOnly", "Required", "Self", "TypeAliasType",
-        "TypeIs", "TypeVarTuple", "Unpack", "assert_never", "assert_type", "dataclass_transform", "get_overloads",
-        "override", "reveal_type",
+        "TypeIs", "TypeVarTuple", "Unpack", "assert_never", "assert_type", "dataclass_transform",
+        "get_overloads", "override", "reveal_type",
     },
     "warnings": {"deprecated"},
 }  # fmt: skip

@@ -60,7 +60,9 @@ def test_processes_get_the_callers_environment_and_loopback_addresses(tmp_path, 
     assert found == {
         "A": "1", **PORTS,
         "PYTHONPATH": f"{tmp_path}/lib:/abs",
+        "PYTHONUNBUFFERED": "1",
         "TRAINBOX_ADDRESSES": "algo-1=127.0.0.1,algo-2=127.0.0.1",
+        "TRAINBOX_INSTALL_LOCK": sys.prefix,
     }  # fmt: skip
 
 

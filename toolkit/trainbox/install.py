@@ -57,11 +57,11 @@ def install(
 
 @contextmanager
 def _turn(path: str, seconds: float, signals: process.Signals, log: Log) -> Iterator[None]:
-    """Holds the lock at `path`, when there is one; pip does not expect another pip in the same packages."""
+    """Locks a file or folder, when one is named; pip does not expect another pip in the same packages."""
     if not path:
         yield
         return
-    lock = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    lock = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     try:
         deadline = time.monotonic() + seconds
         waiting = False

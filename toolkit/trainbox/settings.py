@@ -221,7 +221,7 @@ RANK_SOCKET = "TRAINBOX_RANK_SOCKET"
 """Name of the socket at which a launcher's ranks report themselves."""
 
 INSTALL_LOCK = "TRAINBOX_INSTALL_LOCK"
-"""Path of a lock that hosts hold while they install, where they share one interpreter's packages."""
+"""Path that hosts lock while they install, where they share one interpreter's packages."""
 
 INTERNAL = frozenset({RANK_SOCKET, INSTALL_LOCK, "TRAINBOX_REQUIRE_DOCKER"})
 

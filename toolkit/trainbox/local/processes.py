@@ -16,6 +16,7 @@ from trainbox.errors import PlatformError, UserError
 from trainbox.local.backend import End
 from trainbox.local.request import RunRequest
 from trainbox.local.tree import Folder
+from trainbox.settings import INSTALL_LOCK
 
 CHUNK = 1 << 16
 LEFTOVER_SECONDS = 5.0
@@ -143,8 +144,10 @@ class Processes:
         if passed.get("PYTHONPATH"):  # hosts start in folders of their own
             folders = passed["PYTHONPATH"].split(os.pathsep)
             passed["PYTHONPATH"] = os.pathsep.join(os.path.abspath(folder) for folder in folders if folder)
+        passed.setdefault("PYTHONUNBUFFERED", "1")  # as images have it: output is seen while the job runs
         addresses = ",".join(f"{host}={_LOOPBACK}" for host in self._request.hosts)
-        return {**passed, **free_port_variables(environ), "TRAINBOX_ADDRESSES": addresses}
+        shared = {"TRAINBOX_ADDRESSES": addresses, INSTALL_LOCK: sys.prefix}
+        return {**passed, **free_port_variables(environ), **shared}
 
     def open(self, folder: Folder) -> None:
         """Nothing is shared."""

@@ -134,10 +134,7 @@ def finish(request: RunRequest, folder: Folder, backend: Backend, result: Result
 
 def explain(request: RunRequest, folder: Folder, result: Result, tell: Announcer) -> None:
     """Why the job failed: host, exit code in words, the host's failure file, and where the logs are."""
-    if not result.first:
-        return
-    host, end = result.first
-    text = collect.failure_text(folder, host)
+    text = collect.failure_text(folder, result.first[0]) if result.first else ""
     if text:
         with open(os.path.join(folder.output, "failure"), "w", encoding="utf-8") as file:
             file.write(text + "\n")
@@ -145,6 +142,9 @@ def explain(request: RunRequest, folder: Folder, result: Result, tell: Announcer
         by = causes.signal_name(result.stopped_by) if result.stopped_by else "--timeout"
         tell.say(f"stopped by {by}; logs in {folder.logs}")
         return
+    if not result.first:
+        return
+    host, end = result.first
     words = ""
     if end.exit_code > 128:
         number = end.exit_code - 128
