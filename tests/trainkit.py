@@ -77,7 +77,7 @@ class Running:
             out, err = self.process.communicate()
             raise AssertionError(f"the job did not end:\n{out[-2000:]!r}\n{err[-4000:].decode()}") from None
         text = err.decode("utf-8", "backslashreplace")
-        return Ended(self.process.returncode, self._seen + out, text, self.tree.failure)
+        return Ended(self.process.returncode, self._seen + (out or b""), text, self.tree.failure)
 
 
 class Tree:

@@ -14,13 +14,17 @@ INFO, WARNING, ERROR = 20, 30, 40
 
 
 class Log:
-    """Writes one line a call. While the script runs, lines go through the sink of its standard error."""
+    """Writes one line a call. While the script runs, lines go through the sink of its standard error.
+
+    line_open: whether the script's last line there has no end yet.
+    """
 
     def __init__(self) -> None:
         self.level = INFO
         self.host = ""
         self.mask = Mask()
         self.sink: Sink | None = None
+        self.line_open = False
 
     def __call__(self, text: str, level: int = INFO) -> None:
         if level < self.level:
@@ -33,6 +37,8 @@ class Log:
         if self.sink:
             self.sink.line(self, data, complete=True)
             return
+        if self.line_open:
+            data, self.line_open = b"\n" + data, False
         try:
             os.write(2, data)
         except OSError:

@@ -308,7 +308,7 @@ class Supervisor:
         for stream in self.streams:
             os.close(stream.fd)
         self.selector.close()
-        self.log.sink = None
+        self.log.sink, self.log.line_open = None, self.sinks[1].line_open
         for sink in self.sinks:
             sink.close()
 
