@@ -182,9 +182,8 @@ def _read_object(path: str, notes: list[str]) -> dict[str, Any]:
         raise UserError(f"{path} is not UTF-8 at byte {mark + error.start}") from None
     except json.JSONDecodeError as error:
         offset = mark + len(text[: error.pos].encode())
-        ends = (
-            " (the file ends there: is it cut off?)" if offset >= size - 1 or error.pos == len(text) else ""
-        )
+        cut = offset >= size - 1 or error.msg.startswith("Unterminated")
+        ends = " (the file ends within a value: is it cut off?)" if cut else ""
         raise UserError(f"{path} is not JSON at byte {offset} of {size}: {error.msg}{ends}") from None
     except RecursionError:
         raise UserError(f"{path} is nested too deeply to be read") from None
