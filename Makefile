@@ -100,4 +100,4 @@ bench: .venv
 	.venv/bin/python benchmarks/run.py
 
 clean:
-	rm -rf .venv dist out .mypy_cache .pytest_cache .ruff_cache .hypothesis
+	rm -rf .venv .bench dist out .mypy_cache .pytest_cache .ruff_cache .hypothesis
