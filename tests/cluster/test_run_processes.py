@@ -132,7 +132,9 @@ def test_known_failure_86_a_signal_is_named(project):
 def test_known_failure_86_a_host_that_dies_without_a_word(project, left_behind):
     project.write(
         "train.py",
-        "import os, signal\nprint('last words', flush=True)\n"
+        "import os, pathlib, signal, time\nprint('last words', flush=True)\n"
+        "log = pathlib.Path(os.environ['SAGEMAKER_BASE_DIR']).parents[3] / 'logs/algo-1.log'\n"
+        "while 'last words' not in log.read_text(): time.sleep(0.01)\n"
         "os.kill(int(os.environ.get('LAUNCHER', os.getppid())), signal.SIGKILL)\nsignal.pause()\n",
     )
     ran = project.run("run", "train.py")

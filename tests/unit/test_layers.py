@@ -12,7 +12,7 @@ PACKAGE = Path(find_spec("trainbox").submodule_search_locations[0])
 
 # From the bottom to the top; a module may import from its own layer and from those below it.
 LAYERS = (
-    ("errors", "__init__"),
+    ("errors", "values", "__init__"),
     ("settings",),
     ("hyperparameters", "plan", "machine"),
     ("job", "masking", "causes"),
@@ -22,7 +22,7 @@ LAYERS = (
     ("cluster", "source", "requirements", "report"),
     ("install",),
     ("train",),
-    ("local",),
+    ("start", "local"),
     ("cli",),
 )
 LAYER = {name: number for number, names in enumerate(LAYERS) for name in names}

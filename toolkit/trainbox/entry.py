@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import os
-from typing import NamedTuple
 
 from trainbox.errors import UserError
 from trainbox.job import Job
+from trainbox.values import NamedTuple
 
 PLACEHOLDER = "{hyperparameters}"
 """A word of a command that stands for the hyperparameter arguments."""

@@ -6,11 +6,14 @@ import json
 import os
 import re
 from collections.abc import Mapping
-from typing import Any
 
 from trainbox.job import DISTRIBUTION_FLAGS, Job, is_on
 from trainbox.machine import Machine
 from trainbox.plan import EnvVar
+from trainbox.values import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from typing import Any
 
 WHY_ALIAS = "the same under a name that every shell can read"
 WHY_V3 = "as version 3 of SageMaker's SDK has it"
@@ -42,6 +45,8 @@ def text(value: Any) -> str:
 
 def alias(name: str) -> str:
     """The name with every character that a shell does not allow made an underscore."""
+    if name.isidentifier() and name.isascii() and name.isupper():
+        return name
     return re.sub(r"[^A-Z0-9_]", "_", name)
 
 

@@ -4,7 +4,11 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from typing import Any
+
+from trainbox.values import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from typing import Any
 
 ALSO_RESERVED = ("_tuning_objective_metric", "default_user_module_name")
 

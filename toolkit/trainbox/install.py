@@ -6,8 +6,7 @@ import fcntl
 import os
 import select
 import time
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 
 from trainbox import process, requirements
 from trainbox.entry import Script
@@ -39,7 +38,8 @@ def install(
     steps = requirements.installs(job, code, script, settings, environ, python, log)
     if not steps:
         return ()
-    with _turn(environ.get(INSTALL_LOCK, ""), settings.install_timeout_seconds, signals, log):
+    lock = _turn(environ.get(INSTALL_LOCK, ""), settings.install_timeout_seconds, signals, log)
+    try:
         for step in steps:
             supervisor = Supervisor(
                 job.me, (step,), environ, signals, Display(prefix=False), log=log,
@@ -52,30 +52,31 @@ def install(
                 raise InstallError(
                     f"pip could not install the requirements: {words}", f"pip ended with {outcome.exit_code}"
                 )
+    finally:
+        if lock >= 0:
+            os.close(lock)
     return steps
 
 
-@contextmanager
-def _turn(path: str, seconds: float, signals: process.Signals, log: Log) -> Iterator[None]:
-    """Locks a file or folder, when one is named; pip does not expect another pip in the same packages."""
+def _turn(path: str, seconds: float, signals: process.Signals, log: Log) -> int:
+    """Locks a file or folder until the descriptor that it returns is closed; -1 when none is named.
+
+    pip does not expect another pip in the same packages.
+    """
     if not path:
-        yield
-        return
+        return -1
     lock = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
-    try:
-        deadline = time.monotonic() + seconds
-        waiting = False
-        while not _taken(lock):
-            if not waiting:
-                log("waiting for another host's pip, which installs into the same packages")
-                waiting = True
-            if time.monotonic() >= deadline:
-                raise PlatformError(f"another host's pip has held {path} for {seconds:g} s")
-            select.select([signals.fd], [], [], _ASK_SECONDS)
-            signals.check()
-        yield
-    finally:
-        os.close(lock)
+    deadline = time.monotonic() + seconds
+    waiting = False
+    while not _taken(lock):
+        if not waiting:
+            log("waiting for another host's pip, which installs into the same packages")
+            waiting = True
+        if time.monotonic() >= deadline:
+            raise PlatformError(f"another host's pip has held {path} for {seconds:g} s")
+        select.select([signals.fd], [], [], _ASK_SECONDS)
+        signals.check()
+    return lock
 
 
 def _taken(lock: int) -> bool:

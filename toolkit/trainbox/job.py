@@ -6,10 +6,13 @@ import json
 import os
 import re
 from collections.abc import Mapping
-from typing import Any, NamedTuple
 
 from trainbox import hyperparameters
 from trainbox.errors import UserError
+from trainbox.values import TYPE_CHECKING, NamedTuple
+
+if TYPE_CHECKING:
+    from typing import Any
 
 DEFAULT_BASE = "/opt/ml"
 DEFAULT_GROUP = "homogeneousCluster"

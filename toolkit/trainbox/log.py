@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import os
-from typing import TYPE_CHECKING
 
 from trainbox.masking import Mask
+from trainbox.values import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from trainbox.output import Sink

@@ -4,7 +4,11 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
-from typing import Any, NamedTuple
+
+from trainbox.values import TYPE_CHECKING, NamedTuple
+
+if TYPE_CHECKING:
+    from typing import Any
 
 
 class Machine(NamedTuple):
@@ -47,52 +51,59 @@ def _names(path: str) -> list[str]:
         return []
 
 
-def cgroup_files(root: str, controller: str, name: str) -> list[str]:
-    """Contents of a cgroup file for this process and all groups above it, v2 and v1."""
-    found = []
-    for line in _read(os.path.join(root, "proc/self/cgroup")).splitlines():
-        _, _, rest = line.partition(":")
-        controllers, _, path = rest.partition(":")
-        if controllers and controller not in controllers.split(","):
-            continue
-        top = os.path.join(root, "sys/fs/cgroup", controller if controllers else "")
-        parts = [part for part in path.split("/") if part and part != ".."]
-        for depth in range(len(parts) + 1):
-            text = _read(os.path.join(top, *parts[:depth], name))
-            if text:
-                found.append(text)
-    return found
+class Cgroups:
+    """The control groups that this process is in, version 1 and 2."""
+
+    def __init__(self, root: str) -> None:
+        self._top = os.path.join(root, "sys/fs/cgroup")
+        self._paths: list[tuple[list[str], list[str]]] = []
+        for line in _read(os.path.join(root, "proc/self/cgroup")).splitlines():
+            _, _, rest = line.partition(":")
+            controllers, _, path = rest.partition(":")
+            parts = [part for part in path.split("/") if part and part != ".."]
+            above = ["/".join(["", *parts[:depth]]) for depth in range(len(parts) + 1)]
+            self._paths.append((controllers.split(",") if controllers else [], above))
+
+    def read_v2(self, name: str) -> list[str]:
+        """Contents of a file of this name in the group and all groups above it, from the top down."""
+        paths = [path for controllers, above in self._paths if not controllers for path in above]
+        return [text for path in paths if (text := _read(f"{self._top}{path}/{name}"))]
+
+    def read_v1(self, controller: str, name: str) -> list[str]:
+        """The same for a controller of version 1."""
+        paths = [path for controllers, above in self._paths if controller in controllers for path in above]
+        return [text for path in paths if (text := _read(f"{self._top}/{controller}{path}/{name}"))]
 
 
-def _cpus(root: str) -> int:
+def _cpus(cgroups: Cgroups) -> int:
     limits = [float(len(os.sched_getaffinity(0)))]
-    for text in cgroup_files(root, "cpu", "cpu.max"):
+    for text in cgroups.read_v2("cpu.max"):
         quota, _, period = text.partition(" ")
         if quota.isdigit() and period.isdigit() and int(period):
             limits.append(int(quota) / int(period))
-    periods = cgroup_files(root, "cpu", "cpu.cfs_period_us")
-    for quota, period in zip(cgroup_files(root, "cpu", "cpu.cfs_quota_us"), periods, strict=False):
+    periods = cgroups.read_v1("cpu", "cpu.cfs_period_us")
+    for quota, period in zip(cgroups.read_v1("cpu", "cpu.cfs_quota_us"), periods, strict=False):
         if quota.isdigit() and period.isdigit() and int(period):
             limits.append(int(quota) / int(period))
     return max(1, int(min(limits)))
 
 
-def _memory(root: str) -> int:
+def _memory(root: str, cgroups: Cgroups) -> int:
     limits = []
     for line in _read(os.path.join(root, "proc/meminfo")).splitlines():
         if line.startswith("MemTotal:"):
             limits.append(int(line.split()[1]) * 1024)
-    for name in ("memory.max", "memory.limit_in_bytes"):
-        limits += [int(text) for text in cgroup_files(root, "memory", name) if text.isdigit()]
+    texts = cgroups.read_v2("memory.max") + cgroups.read_v1("memory", "memory.limit_in_bytes")
+    limits += [int(text) for text in texts if text.isdigit()]
     return min(limits, default=0)
 
 
 def oom_kills(root: str = "/") -> int:
     """How many processes of this container the kernel has killed for want of memory."""
+    cgroups = Cgroups(root)
     counts = [0]
-    for name in ("memory.events", "memory.oom_control"):
-        for text in cgroup_files(root, "memory", name):
-            counts += [int(line.split()[1]) for line in text.splitlines() if line.startswith("oom_kill ")]
+    for text in cgroups.read_v2("memory.events") + cgroups.read_v1("memory", "memory.oom_control"):
+        counts += [int(line.split()[1]) for line in text.splitlines() if line.startswith("oom_kill ")]
     return max(counts)
 
 
@@ -179,9 +190,10 @@ def detect(
     import_path: folders to look in before those of this interpreter.
     root: where /proc, /sys and /dev lie, for recorded trees.
     """
+    cgroups = Cgroups(root)
     return Machine(
-        cpus=_cpus(root),
-        memory=_memory(root),
+        cpus=_cpus(cgroups),
+        memory=_memory(root, cgroups),
         shm=_shm(root),
         gpus=_gpus(root, environ),
         neuron_cores=_neuron_cores(root, environ),

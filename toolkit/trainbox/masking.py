@@ -4,7 +4,11 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping
-from typing import Any
+
+from trainbox.values import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from typing import Any
 
 STARS = "******"
 
@@ -14,12 +18,12 @@ WORDS = ("SECRET", "PASSWORD", "PASSWD", "KEY", "TOKEN", "PRIVATE", "CREDS", "CR
 # Shorter values would turn half of a log into stars.
 _SHORTEST = 4
 
-_URL_CREDENTIALS = re.compile(r"(?<=://)[^/\s@'\"]+(?=@)")
+_URL_CREDENTIALS = r"(?<=://)[^/\s@'\"]+(?=@)"
 
 
 def mask_urls(text: str) -> str:
     """Text with the `user:password@` of every URL masked."""
-    return _URL_CREDENTIALS.sub(STARS, text)
+    return re.sub(_URL_CREDENTIALS, STARS, text) if "://" in text else text
 
 
 class Mask:
@@ -55,7 +59,7 @@ class Mask:
         """`text` without secret values and without credentials in URLs."""
         if self._pattern:
             text = self._pattern.sub(STARS, text)
-        return mask_urls(text) if "://" in text else text
+        return mask_urls(text)
 
     def value(self, name: str, value: str) -> str:
         """The value of `name`, or stars when its name says that it is secret."""

@@ -16,7 +16,7 @@ FLUSH_SECONDS = 0.5
 """How long the beginning of a line is held back for the rest of it."""
 
 _PIPE_BUF = 4096
-_LINE_START = re.compile(rb"(\r\n|\n|\r(?!\n))(?=.)", re.DOTALL)
+_LINE_START = rb"(?s)(\r\n|\n|\r(?!\n))(?=.)"
 
 
 class Sink:
@@ -169,7 +169,7 @@ class Stream:
             whole = bytes(part[:cut])
             del part[:cut]
             if b"\r" in whole:
-                whole = _LINE_START.sub(rb"\1" + self.prefix.replace(b"\\", rb"\\"), whole)
+                whole = re.sub(_LINE_START, rb"\1" + self.prefix.replace(b"\\", rb"\\"), whole)
             else:
                 whole = whole[:-1].replace(b"\n", b"\n" + self.prefix) + b"\n"
             self.sink.line(self, self._lead() + whole, complete=True)

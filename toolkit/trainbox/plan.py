@@ -4,7 +4,11 @@ from __future__ import annotations
 
 import json
 from binascii import crc32
-from typing import Any, NamedTuple
+
+from trainbox.values import TYPE_CHECKING, NamedTuple
+
+if TYPE_CHECKING:
+    from typing import Any
 
 
 class EnvVar(NamedTuple):

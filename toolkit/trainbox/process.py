@@ -74,47 +74,35 @@ def spawn(argv: tuple[str, ...], environ: Mapping[str, str], cwd: str, stdout: i
 
     Raises UserError when it cannot be started.
     """
-    error_read, error_write = os.pipe2(os.O_CLOEXEC)
-    # Blocked, so that a signal in between is not recorded by the copy of our handlers in the child.
-    mask = signal.pthread_sigmask(signal.SIG_BLOCK, (*FORWARDED, signal.SIGCHLD))
+    # Not fork: a copy of this interpreter's pages would cost as much as all that is done in the child.
+    actions = [
+        (os.POSIX_SPAWN_OPEN, 0, os.devnull, os.O_RDONLY, 0),
+        (os.POSIX_SPAWN_DUP2, stdout, 1),
+        (os.POSIX_SPAWN_DUP2, stderr, 2),
+    ]
+    program = _find(argv[0], environ.get("PATH", os.defpath))
+    before = os.open(".", os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
+    where = cwd
     try:
-        pid = os.fork()
-        if pid == 0:
-            _become(argv, environ, cwd, stdout, stderr, error_write)
-    finally:
-        signal.pthread_sigmask(signal.SIG_SETMASK, mask)
-        os.close(error_write)
-    with open(error_read, "rb") as report:
-        number = report.read()
-    if number:
-        os.waitpid(pid, 0)
-        where, _, code = number.partition(b" ")
-        what = cwd if where == b"cwd" else argv[0]
-        raise UserError(f"cannot run {argv[0]}: {what}: {os.strerror(int(code))}")
-    return pid
-
-
-def _become(
-    argv: tuple[str, ...], environ: Mapping[str, str], cwd: str, stdout: int, stderr: int, report: int
-) -> None:
-    where = b"exec"
-    try:
-        os.setsid()
-        signal.set_wakeup_fd(-1)
-        for number in (*FORWARDED, signal.SIGCHLD, signal.SIGPIPE):
-            signal.signal(number, signal.SIG_DFL)
-        null = os.open(os.devnull, os.O_RDONLY)
-        for target, fd in ((0, null), (1, stdout), (2, stderr)):
-            os.dup2(fd, target)
-        where = b"cwd"
         os.chdir(cwd)
-        where = b"exec"
-        signal.pthread_sigmask(signal.SIG_SETMASK, ())
-        os.execvpe(argv[0], argv, environ)
+        where = argv[0]
+        return os.posix_spawn(
+            program, argv, environ, file_actions=actions, setsid=True, setsigmask=(),
+            setsigdef=(*FORWARDED, signal.SIGCHLD, signal.SIGPIPE),
+        )  # fmt: skip
     except OSError as error:
-        os.write(report, where + b" %d" % (error.errno or 0))
+        raise UserError(f"cannot run {argv[0]}: {where}: {os.strerror(error.errno or 0)}") from None
     finally:
-        os._exit(127)
+        os.fchdir(before)
+        os.close(before)
+
+
+def _find(program: str, path: str) -> str:
+    """Where a program lies that is named without a folder; its bare name when it lies nowhere."""
+    if "/" in program:
+        return program
+    places = (os.path.join(folder, program) for folder in path.split(":") if folder)
+    return next((place for place in places if os.access(place, os.X_OK) and os.path.isfile(place)), program)
 
 
 def signal_group(pid: int, number: int) -> None:
@@ -144,6 +132,15 @@ def reap() -> list[tuple[int, int]]:
         if not pid:
             return ended
         ended.append((pid, os.waitstatus_to_exitcode(status)))
+
+
+def childless() -> bool:
+    """Whether nothing of what was started is left: orphans become our children, so all are counted."""
+    try:
+        os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)
+    except ChildProcessError:
+        return True
+    return False
 
 
 def descendants(read: Callable[[], list[str]] = lambda: os.listdir("/proc")) -> dict[int, str]:

@@ -7,13 +7,13 @@ import selectors
 import signal
 import time
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, NamedTuple
 
 from trainbox import causes, process
 from trainbox.log import Log
 from trainbox.output import FLUSH_SECONDS, Sink, Stream
 from trainbox.plan import Failure, Outcome, Process
 from trainbox.settings import RANK_SOCKET
+from trainbox.values import TYPE_CHECKING, NamedTuple
 
 if TYPE_CHECKING:
     from trainbox.ranks import RankServer
@@ -272,7 +272,7 @@ class Supervisor:
 
     def _end_leftovers(self) -> None:
         """Ends what the script left running: in other sessions, daemons, children of killed ranks."""
-        left = process.descendants()
+        left = {} if process.childless() else process.descendants()
         if not left:
             return
         names = ", ".join(f"{name} ({pid})" for pid, name in sorted(left.items())[:5])

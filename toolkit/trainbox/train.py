@@ -48,7 +48,10 @@ def main() -> None:
 
         print(f"trainbox {__version__}")
         return
-    sys.exit(run(arguments, dict(os.environ)))
+    code = run(arguments, dict(os.environ))
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(code)  # the teardown of the interpreter takes as long as its start
 
 
 def run(arguments: tuple[str, ...], environ: dict[str, str]) -> int:

@@ -3,17 +3,28 @@
 from __future__ import annotations
 
 from importlib import import_module
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, cast
 
 from trainbox.errors import UserError
 from trainbox.job import Job, is_on
+from trainbox.values import TYPE_CHECKING, NamedTuple
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
+    from typing import Any, Protocol
 
     from trainbox.machine import Machine
     from trainbox.plan import EnvVar, LaunchPlan
     from trainbox.settings import Settings
+
+    class Launcher(Protocol):
+        """A module of this package."""
+
+        PROBES: tuple[str, ...]
+        """Python modules whose presence the launcher needs to know."""
+
+        def plan(self, launch: Launch) -> LaunchPlan:
+            """The plan for this host; pure. Raises UserError when the job cannot be launched like this."""
+
 
 NAMES = ("script", "torchrun")
 
@@ -59,16 +70,6 @@ class Launch(NamedTuple):
     python: str
 
 
-class Launcher(Protocol):
-    """A module of this package."""
-
-    PROBES: tuple[str, ...]
-    """Python modules whose presence the launcher needs to know."""
-
-    def plan(self, launch: Launch) -> LaunchPlan:
-        """The plan for this host; pure. Raises UserError when the job cannot be launched like this."""
-
-
 def select(job: Job, settings: Settings) -> str:
     """The name of the one launcher for this host.
 
@@ -98,7 +99,9 @@ def select(job: Job, settings: Settings) -> str:
 
 def load(name: str) -> Launcher:
     """The launcher's module; imported here, so that a job pays only for its own."""
-    return cast("Launcher", import_module(f"trainbox.launchers.{name}"))
+    module: Any = import_module(f"trainbox.launchers.{name}")
+    launcher: Launcher = module
+    return launcher
 
 
 def processes_per_host(job: Job, settings: Settings, machine: Machine) -> tuple[int, str]:
