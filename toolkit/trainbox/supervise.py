@@ -95,6 +95,7 @@ class Supervisor:
         self.workers: dict[int, tuple[Process, Worker]] = {}
         self.streams: set[Stream] = set()
         self.paused: set[Stream] = set()
+        self.waiting: set[Sink] = set()
         self.ranks: RankServer | None = None
         self.failed: Worker | None = None
         self.overdue = ""
@@ -172,10 +173,11 @@ class Supervisor:
         events = self.selector.select(max(0.0, min(wake) - now) if wake else None)
         now = time.monotonic()
         self._dispatch(events, now)
-        for number in self.signals.take():
-            self._pass_on(number)
-        for pid, code in process.reap():
-            self._ended(pid, code)
+        if any(key.data is None for key, _ in events):
+            for number in self.signals.take():
+                self._pass_on(number)
+            for pid, code in process.reap():
+                self._ended(pid, code)
         if self.limit_at and now >= self.limit_at:
             self.limit_at, self.overdue = 0.0, f"took longer than {self.limit:g} s"
             self._end_all(signal.SIGTERM)
@@ -210,11 +212,14 @@ class Supervisor:
     def _balance(self) -> None:
         """Lets the script wait while nobody reads our output, and watches for room in it."""
         for sink in self.sinks:
-            watched = sink.poll_fd in self.selector.get_map()
-            if sink.pending and not watched:
+            if sink.pending and sink not in self.waiting:
                 self.selector.register(sink.poll_fd, selectors.EVENT_WRITE, sink)
-            elif watched and not sink.pending:
+                self.waiting.add(sink)
+            elif sink in self.waiting and not sink.pending:
                 self.selector.unregister(sink.poll_fd)
+                self.waiting.discard(sink)
+        if not self.waiting and not self.paused:
+            return
         for stream in self.streams:
             if stream.sink.full and stream not in self.paused:
                 self.selector.unregister(stream.fd)
