@@ -9,7 +9,6 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -120,13 +119,13 @@ class Tree:
         passed = {name: os.environ[name] for name in kept if name in os.environ}
         return {**passed, "PYTHONUNBUFFERED": "1", "SAGEMAKER_BASE_DIR": str(self.base), **more}
 
-    def start(self, *arguments: str, environ: Mapping[str, str] | None = None, **more: str) -> Running:
+    def start(self, *arguments: str, **more: str) -> Running:
         """Starts `train` with these arguments and further variables."""
         command = [sys.executable, "-m", "trainbox.train", *arguments]
         process = subprocess.Popen(
             command,
             cwd=self.base,
-            env=self.environ(**more) if environ is None else dict(environ),
+            env=self.environ(**more),
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import ast
-from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
 
-PACKAGE = Path(find_spec("trainbox").submodule_search_locations[0])
+import trainbox
+
+PACKAGE = Path(trainbox.__file__).parent
 
 # From the bottom to the top; a module may import from its own layer and from those below it.
 LAYERS = (
