@@ -1,8 +1,8 @@
 """Builds the images of images.toml, parents first, and holds each to its size budget.
 
 PIP_EXTRA_INDEX_URL and WHEELHOUSE of the environment become build arguments where a Dockerfile has them.
-Builds do not see folders of this machine, so a folder of wheels in PIP_FIND_LINKS goes in as an image, which is
-the WHEELHOUSE when none is given. BASE replaces parents that are not in the list; DOCKER names the client.
+Builds do not see folders of this machine, so a folder of wheels in PIP_FIND_LINKS goes in as an image, which
+is the WHEELHOUSE when none is given. BASE replaces parents that are not in the list; DOCKER names the client.
 """
 
 from __future__ import annotations
@@ -173,7 +173,7 @@ def main() -> int:
         return 1
     if too_large:
         print(
-            f"larger than the budget in containers/images.toml: {', '.join(too_large)}. If a framework brought"
+            f"larger than the budget in containers/images.toml: {', '.join(too_large)}. If torch brought"
             " CUDA, pass PIP_EXTRA_INDEX_URL, PIP_FIND_LINKS or WHEELHOUSE (see the head of the Makefile)",
             file=sys.stderr,
         )
