@@ -294,12 +294,12 @@ class Containers:
         with _engine("give the job's files to you"):
             container = self._api.create_container(
                 self.kind,
-                entrypoint=["chown", "-R", "-h", owner, "/work"],
+                entrypoint=["chown", "-R", "-h", owner, "/job"],
                 command=[],
                 user="0:0",
                 labels={LABEL: folder.name},
                 host_config=self._api.create_host_config(
-                    binds={folder.work: {"bind": "/work", "mode": "rw"}},
+                    binds={folder.work: {"bind": "/job", "mode": "rw"}},
                     network_mode="none",
                     log_config={"Type": "none"},
                 ),
