@@ -217,7 +217,7 @@ def test_known_failure_70_two_jobs_on_one_network_are_refused(api):
 
 def test_without_the_package(monkeypatch):
     monkeypatch.setitem(sys.modules, "docker", None)
-    with pytest.raises(UserError, match=r"trainbox\[local\]"):
+    with pytest.raises(UserError, match="pip install docker"):
         containers.Containers(request_of(image="there")).check()
 
 

@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping, Sequence
 from difflib import get_close_matches
 from typing import Any, NoReturn
 
-from trainbox import __version__
+from trainbox import __version__, launchers
 from trainbox.errors import TrainboxError, UserError
 from trainbox.plan import EnvVar, LaunchPlan
 
@@ -132,7 +132,7 @@ def _add_run(run: argparse.ArgumentParser) -> None:
     add("--hosts", metavar="N", type=_number(1, int), default=1, help="number of hosts (default: 1)")
     add("--processes-per-host", metavar="P", type=_number(1, int), default=0,
         help="processes of the script a host")  # fmt: skip
-    add("--launcher", choices=("script", "torchrun"), default="", help="how the script is started")
+    add("--launcher", choices=launchers.NAMES, default="", help="how the script is started")
     add("--distribution", metavar="JSON", default="",
         help="in place of --launcher: as for SageMaker's Python SDK")  # fmt: skip
     add("--instance-type", metavar="TYPE", default="local", help="what hosts say they are (default: local)")

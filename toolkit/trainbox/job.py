@@ -152,6 +152,11 @@ def natural(name: str) -> tuple[Any, ...]:
     )
 
 
+def is_channel_name(name: str) -> bool:
+    """Whether the platform takes it (contract 1.3), and it names a folder of its own."""
+    return bool(re.fullmatch(r"[A-Za-z0-9._\-]{1,64}", name)) and name not in (".", "..")
+
+
 def is_on(value: Any) -> bool:
     """A reserved flag, which clients send as true, "true" or 1."""
     return value is True or value == 1 or (isinstance(value, str) and value.strip().lower() in ("true", "1"))
@@ -261,7 +266,7 @@ def _ranked(
 def _channels(config: Mapping[str, Any], paths: Paths, path: str) -> tuple[Channel, ...]:
     channels = []
     for name in sorted(config):
-        if not re.fullmatch(r"[A-Za-z0-9._\-]{1,64}", name) or name in (".", ".."):
+        if not is_channel_name(name):
             raise UserError(f"{path}: {name!r} is not a channel's name (letters, digits, '.', '-', '_')")
         entry = _get(config, name, dict, {}, path)
         channels.append(

@@ -53,7 +53,7 @@ def open_store(url: str, environ: Mapping[str, str]) -> Store:
     except ImportError:
         raise UserError(
             f"{url} needs the extra `stores`, which is not installed in this image",
-            'install it there: pip install "trainbox[stores]"',
+            "install it there: pip install obstore",
         ) from None
     backend: Any
     try:

@@ -11,10 +11,6 @@ from trainbox.job import Paths
 from trainbox.local import archive
 from trainbox.local.tree import Folder
 
-FAILURE_CHARACTERS = 1024
-"""How much of a failure file the platform shows (contract 1.2)."""
-
-
 _MOST = 1 << 16
 
 

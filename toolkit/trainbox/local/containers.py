@@ -156,7 +156,7 @@ class Containers:
             docker = import_module("docker")
         except ImportError:
             raise UserError(
-                "hosts in containers need the Python package docker", 'run: pip install "trainbox[local]"'
+                "hosts in containers need the Python package docker", "run: pip install docker"
             ) from None
         where = os.environ.get("DOCKER_HOST") or "unix:///var/run/docker.sock"
         try:

@@ -9,6 +9,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any, NamedTuple
 
 from trainbox.errors import UserError
+from trainbox.job import is_channel_name
 from trainbox.local import distribution
 
 CODE_CHANNEL = "code"
@@ -163,7 +164,7 @@ def channels(items: Iterable[str]) -> dict[str, str]:
     """Folders of the channels by name."""
     found = {}
     for name, folder in pairs("--channel", items, "train=data/").items():
-        if not re.fullmatch(r"[A-Za-z0-9._\-]{1,64}", name) or name in (".", ".."):
+        if not is_channel_name(name):
             raise UserError(f"--channel {name!r} is not a channel's name (letters, digits, '.', '-', '_')")
         if name == CODE_CHANNEL:
             raise UserError("--channel code: the source folder has this name", "choose another one")

@@ -20,6 +20,7 @@ from trainbox.local.screen import Announcer, Screen
 from trainbox.local.tree import Folder
 from trainbox.local.watch import Result, Watch
 from trainbox.process import Signals
+from trainbox.report import REASON_CHARACTERS
 
 
 def run(request: RunRequest, environ: Mapping[str, str], tell: Announcer) -> int:
@@ -152,7 +153,7 @@ def explain(request: RunRequest, folder: Folder, result: Result, tell: Announcer
         words = causes.of_signal(number, out_of_memory=end.out_of_memory, memory=request.memory, shm=shm)
     tell.fail(f"{host} failed with exit code {end.exit_code}" + (f" ({words})" if words else ""))
     text = text or collect.last_words(folder, host)
-    for line in text[: collect.FAILURE_CHARACTERS].splitlines():
+    for line in text[:REASON_CHARACTERS].splitlines():
         tell.fail(f"  {line}")
     tell.fail(f"logs in {folder.logs}")
 
