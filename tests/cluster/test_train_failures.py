@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import signal
 import subprocess
+import sys
 import time
 from pathlib import Path
 
@@ -175,6 +176,25 @@ def test_a_stop_before_the_script_has_started(hosts):
     assert ended.code == 143
     assert ended.out == b""
     assert "stopped before the script was started" in ended.failure
+
+
+def test_a_program_for_another_machine_is_named(tree):
+    tree.program("", name="train.py")
+    (tree.base / "code/program").write_bytes(b"\x7fELF\0 of another kind")
+    (tree.base / "code/program").chmod(0o755)
+    ended = tree.run(SAGEMAKER_PROGRAM="program")
+    assert ended.code == 2
+    assert ended.failure == f"cannot run {tree.base}/code/program: Exec format error\n"
+
+
+@pytest.mark.parametrize("closed", [(0,), (1,), (2,), (0, 1, 2)])
+def test_streams_that_are_closed_are_no_obstacle(tree, closed):
+    tree.program("import os, pathlib; pathlib.Path(os.environ['SM_MODEL_DIR'], 'm').write_text('x')")
+    redirections = " ".join(f"{fd}>&-" for fd in closed)
+    command = f"exec {sys.executable} -m trainbox.train {redirections}"
+    done = subprocess.run(["sh", "-c", command], env=tree.environ(), capture_output=True, timeout=60)
+    assert done.returncode == 0, done.stderr
+    assert (tree.base / "model/m").read_text() == "x"
 
 
 NAMES = ("hyperparameters", "resourceconfig", "inputdataconfig")

@@ -82,16 +82,16 @@ def spawn(argv: tuple[str, ...], environ: Mapping[str, str], cwd: str, stdout: i
     ]
     program = _find(argv[0], environ.get("PATH", os.defpath))
     before = os.open(".", os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
-    where = cwd
+    what = f"enter {cwd}"
     try:
         os.chdir(cwd)
-        where = argv[0]
+        what = f"run {argv[0]}"
         return os.posix_spawn(
             program, argv, environ, file_actions=actions, setsid=True, setsigmask=(),
             setsigdef=(*FORWARDED, signal.SIGCHLD, signal.SIGPIPE),
         )  # fmt: skip
     except OSError as error:
-        raise UserError(f"cannot run {argv[0]}: {where}: {os.strerror(error.errno or 0)}") from None
+        raise UserError(f"cannot {what}: {os.strerror(error.errno or 0)}") from None
     finally:
         os.fchdir(before)
         os.close(before)

@@ -48,10 +48,8 @@ def main() -> None:
 
         print(f"trainbox {__version__}")
         return
-    code = run(arguments, dict(os.environ))
-    sys.stdout.flush()
-    sys.stderr.flush()
-    os._exit(code)  # the teardown of the interpreter takes as long as its start
+    # Nothing is buffered, and the teardown of the interpreter takes as long as its start.
+    os._exit(run(arguments, dict(os.environ)))
 
 
 def run(arguments: tuple[str, ...], environ: dict[str, str]) -> int:
