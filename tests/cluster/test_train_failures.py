@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+import trainbox
 from tests.cluster.conftest import processes_with
 
 pytestmark = pytest.mark.cluster
@@ -222,10 +223,12 @@ def test_known_failure_33_a_file_that_is_cut_off_is_named_with_the_byte(tree, na
 
 
 def test_known_failure_22_torchrun_without_torch_is_an_error(tree, tmp_path):
-    # An interpreter of its own, without packages: what a slim image has.
+    # An interpreter without packages but the toolkit's: what a slim image has.
     python = tmp_path / "python"
-    code = Path(__import__("trainbox").__file__).parent.parent
-    python.write_text(f'#!/bin/sh\nPYTHONPATH={code} exec {os.path.realpath("/proc/self/exe")} -S "$@"\n')
+    only = tmp_path / "only"
+    only.mkdir()
+    (only / "trainbox").symlink_to(Path(trainbox.__file__).parent)
+    python.write_text(f'#!/bin/sh\nPYTHONPATH={only} exec {os.path.realpath("/proc/self/exe")} -S "$@"\n')
     python.chmod(0o755)
     tree.program("print('never')", **TORCHRUN)
     done = subprocess.run(
