@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from importlib import import_module
-
 from trainbox.errors import UserError
 from trainbox.job import Job, is_on
 from trainbox.values import TYPE_CHECKING, NamedTuple
@@ -99,7 +97,8 @@ def select(job: Job, settings: Settings) -> str:
 
 def load(name: str) -> Launcher:
     """The launcher's module; imported here, so that a job pays only for its own."""
-    module: Any = import_module(f"trainbox.launchers.{name}")
+    # Not importlib, whose own import takes as long as all that is done here.
+    module: Any = __import__(f"trainbox.launchers.{name}", fromlist=["plan"])
     launcher: Launcher = module
     return launcher
 
