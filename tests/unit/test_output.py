@@ -16,12 +16,12 @@ from trainbox.output import CHUNK, TAIL, Sink, Stream
 class Bench:
     """A stream from a pipe into a file; `shown` is what the file holds."""
 
-    def __init__(self, path, prefix=b"", *, shown=True, sink=None):
+    def __init__(self, path, prefix=b"", *, lines=False, shown=True, sink=None):
         self.path = path
         self.file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND)
         self.sink = sink or Sink(self.file)
         read, self.feed_fd = os.pipe()
-        self.stream = Stream(read, self.sink, prefix, shown=shown)
+        self.stream = Stream(read, self.sink, prefix, lines=lines, shown=shown)
 
     def feed(self, *parts, now=1.0):
         for part in parts:
@@ -105,6 +105,16 @@ def test_lines_of_two_processes_do_not_mix(tmp_path):
     first.feed(b", ended\n")
     second.end()
     assert first.end() == b"[0] begun\n[1] whole\n[0] , ended\n"
+
+
+def test_whole_lines_of_two_processes_without_a_prefix(tmp_path):
+    first = Bench(tmp_path / "shared", lines=True)
+    second = Bench(tmp_path / "shared", lines=True, sink=first.sink)
+    first.feed(b"out of")
+    second.feed(b"out of", b" 1\n")
+    first.feed(b" 0\n")
+    second.end()
+    assert first.end() == b"out of 1\nout of 0\n"
 
 
 def test_what_is_not_shown_is_kept_for_the_reason(bench):

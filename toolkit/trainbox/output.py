@@ -116,14 +116,18 @@ def _reopen(fd: int) -> int:
 class Stream:
     """One stream of one process of the job: a pipe, where it goes, and its last bytes.
 
-    prefix: put before each line; empty passes bytes through. shown: whether it goes to the sink at all.
+    prefix: put before each line. lines: whole lines are passed on, so that those of several processes do not
+    mix; a prefix implies it. Else bytes pass through as they come. shown: whether it goes to the sink at all.
     """
 
-    def __init__(self, fd: int, sink: Sink, prefix: bytes = b"", *, shown: bool = True) -> None:
+    def __init__(
+        self, fd: int, sink: Sink, prefix: bytes = b"", *, lines: bool = False, shown: bool = True
+    ) -> None:
         os.set_blocking(fd, False)
         self.fd = fd
         self.sink = sink
         self.prefix = prefix
+        self.lines = lines or bool(prefix)
         self.shown = shown
         self._tail = bytearray()
         self._part = bytearray()
@@ -148,7 +152,7 @@ class Stream:
         self._keep(data)
         if not self.shown:
             return True
-        if self.prefix:
+        if self.lines:
             self._lines(data, now)
         else:
             self.sink.line(self, data, complete=data.endswith(b"\n"))

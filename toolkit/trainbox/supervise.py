@@ -26,15 +26,16 @@ DRAIN_SECONDS = 110.0
 
 
 class Display(NamedTuple):
-    """How output is shown. prefix: host and rank before each line. ranks: those shown, empty for all."""
+    """How output is shown. prefix: host and rank before each line. lines: whole lines. ranks: empty for all."""
 
     prefix: bool
+    lines: bool = False
     ranks: tuple[range, ...] = ()
 
     def stream(self, fd: int, sink: Sink, host: str, rank: int | None, role: str) -> Stream:
         label = f"[{host} {role if rank is None else rank}] ".encode() if self.prefix else b""
         shown = rank is None or not self.ranks or any(rank in span for span in self.ranks)
-        return Stream(fd, sink, label, shown=shown)
+        return Stream(fd, sink, label, lines=self.lines, shown=shown)
 
 
 class Worker:

@@ -214,7 +214,8 @@ def _warn_of_small_shm(here: Machine, log: Log) -> None:
 
 def _display(plan: LaunchPlan, settings: Settings) -> Display:
     several = plan.world > 1 or len(plan.hosts) > 1
-    return Display(settings.prefix == "on" or (settings.prefix == "auto" and several), settings.ranks)
+    prefix = settings.prefix == "on" or (settings.prefix == "auto" and several)
+    return Display(prefix, lines=several, ranks=settings.ranks)
 
 
 def _settle(
