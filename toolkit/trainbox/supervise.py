@@ -26,7 +26,7 @@ DRAIN_SECONDS = 110.0
 
 
 class Display(NamedTuple):
-    """How output is shown. prefix: host and rank before each line. lines: whole lines. ranks: empty for all."""
+    """How output is shown. prefix: host and rank before each line. ranks: those shown, empty for all."""
 
     prefix: bool
     lines: bool = False
