@@ -246,17 +246,17 @@ def test_known_failure_14_the_interface_is_that_of_the_shared_network_on_each_ho
     shared, *private = (lab.network() for _ in range(3))
     trees = [new_tree().hosts(me, *HOSTS).program(ALL_REDUCE, **TORCHRUN) for me in HOSTS]
     given = ("--env", "NCCL_SOCKET_IFNAME=eth9", *ROOMY)
-    # Interfaces are named in the order in which networks are joined, so the shared one has two names.
+    # A network that is joined while the container runs gives the next interface: the shared one has two names.
     running = [
-        lab.create(
+        lab.start(
             pytorch_image, "train", tree=trees[0],
             options=("--network", shared, "--network-alias", HOSTS[0], *given),
         ).join(private[0]),
-        lab.create(
+        lab.start(
             pytorch_image, "train", tree=trees[1], options=("--network", private[1], *given)
         ).join(shared, HOSTS[1]),
     ]  # fmt: skip
-    addresses = [container.start().address(shared) for container in running]
+    addresses = [container.address(shared) for container in running]
     ends = [container.wait() for container in running]
     assert [ended.code for ended in ends] == [0, 0], "\n".join(ended.log for ended in ends)
     facts = [tree.model(f"rank-{rank}.json") for rank, tree in enumerate(trees)]
