@@ -246,7 +246,7 @@ def test_known_failure_14_the_interface_is_that_of_the_shared_network_on_each_ho
     shared, *private = (lab.network() for _ in range(3))
     trees = [new_tree().hosts(me, *HOSTS).program(ALL_REDUCE, **TORCHRUN) for me in HOSTS]
     given = ("--env", "NCCL_SOCKET_IFNAME=eth9", *ROOMY)
-    # A network that is joined while the container runs gives the next interface: the shared one has two names.
+    # A network joined while the container runs gives the next interface: the shared one has two names.
     running = [
         lab.start(
             pytorch_image, "train", tree=trees[0],
